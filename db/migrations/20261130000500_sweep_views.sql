@@ -1,0 +1,229 @@
+-- The helper views: every question a sweep asks has its one answer here, readable on its own at any time.
+--
+-- Selecting from a view is the dry run of its sweep: expired_leases, would_release_tasks, prunable_events.
+-- "Expired", "ready", "stale" and "old" are written down here and nowhere else.
+
+-- migrate:up
+
+-- The one place that reads the time.
+CREATE VIEW clock AS
+SELECT coalesce((SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'fake_now_ms'),
+                CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)) AS now_ms;
+
+-- A lease is over at the very millisecond it names. next_state says what becomes of its task: `failed` where the
+-- attempts are used up, and NULL where the task is not bound by this lease, which then only goes itself.
+CREATE VIEW expired_leases AS
+SELECT leases.task_id,
+       tasks.queue,
+       leases.worker,
+       leases.token,
+       leases.acquired_at_ms,
+       leases.expires_at_ms,
+       tasks.attempts,
+       tasks.max_attempts,
+       CASE WHEN tasks.lease_token IS NOT leases.token THEN NULL
+            WHEN tasks.attempts >= tasks.max_attempts THEN 'failed'
+            ELSE 'queued' END AS next_state
+  FROM leases
+  LEFT JOIN tasks ON tasks.id = leases.task_id
+ WHERE leases.expires_at_ms <= (SELECT now_ms FROM clock);
+
+-- What a claim may take: what is queued, and time parks that have come due.
+CREATE VIEW claimable_tasks AS
+SELECT id AS task_id, queue, priority, created_at_ms
+  FROM tasks
+ WHERE state = 'queued'
+   AND (not_before_ms IS NULL OR not_before_ms <= (SELECT now_ms FROM clock))
+ UNION ALL
+SELECT id, queue, priority, created_at_ms
+  FROM tasks
+ WHERE state = 'parked'
+   AND time_park_due_ms IS NOT NULL
+   AND time_park_due_ms <= (SELECT now_ms FROM clock);
+
+-- How far each term has come: 3 met, 2 waits for time alone, 1 waits for something else, 0 can never be met.
+-- The numbers are in that order so that min() makes a branch of its terms, and max() a task of its branches.
+CREATE VIEW term_progress AS
+SELECT ready_terms.task_id,
+       ready_terms.branch,
+       ready_terms.term,
+       ready_terms.kind,
+       CASE ready_terms.kind
+           WHEN 'event_seen' THEN
+               CASE WHEN (SELECT at_ms
+                            FROM awaited_events
+                           WHERE awaited_events.kind = ready_terms.event
+                             AND awaited_events.subject IS ready_terms.subject) >= ready_terms.since_ms THEN 3
+                    ELSE 1 END
+           WHEN 'task_done' THEN
+               CASE coalesce((SELECT state FROM tasks WHERE tasks.id = ready_terms.depends_on), 'missing')
+                   WHEN 'done' THEN 3
+                   WHEN 'failed' THEN 0
+                   WHEN 'cancelled' THEN 0
+                   WHEN 'missing' THEN 0
+                   ELSE 1 END
+           WHEN 'not_before' THEN
+               CASE WHEN ready_terms.at_ms <= (SELECT now_ms FROM clock) THEN 3
+                    ELSE 2 END
+           ELSE 1
+       END AS progress
+  FROM ready_terms;
+
+-- What a person is told of each term: the state it is in and what it is about.
+CREATE VIEW term_evidence AS
+SELECT term_progress.task_id,
+       term_progress.branch,
+       term_progress.term,
+       term_progress.kind,
+       CASE term_progress.progress WHEN 3 THEN 'met'
+                                   WHEN 0 THEN coalesce('dependency_' || (SELECT state FROM tasks WHERE tasks.id = ready_terms.depends_on),
+                                                        'dependency_missing')
+                                   ELSE 'waiting' END AS state,
+       ready_terms.depends_on,
+       ready_terms.at_ms,
+       ready_terms.event,
+       CASE WHEN term_progress.progress = 3 AND ready_terms.kind = 'event_seen'
+            THEN (SELECT event_id
+                    FROM awaited_events
+                   WHERE awaited_events.kind = ready_terms.event
+                     AND awaited_events.subject IS ready_terms.subject) END AS event_id
+  FROM term_progress
+  JOIN ready_terms ON ready_terms.task_id = term_progress.task_id
+                  AND ready_terms.branch = term_progress.branch
+                  AND ready_terms.term = term_progress.term;
+
+-- Every parked task's verdict, and the vocabulary of reasons. The first that holds:
+--   time_park             confirmed   comes back through claim when its time is reached
+--   no_condition          stale       neither condition nor time: nothing will ever bring it back
+--   unreadable_condition  stale       a condition without terms, written past the guards
+--   condition_met         release     some branch has every term met
+--   dependency_failed, dependency_cancelled, dependency_missing
+--                         stale       no branch can be met any more; the first hopeless term says why
+--   parked_too_long       stale       has waited for something other than time for longer than stale_after_days
+--   waiting               confirmed   everything else
+CREATE VIEW parked_verdicts AS
+SELECT task_id,
+       queue,
+       CASE reason WHEN 'condition_met' THEN 'release'
+                   WHEN 'time_park' THEN 'confirmed'
+                   WHEN 'waiting' THEN 'confirmed'
+                   ELSE 'stale' END AS verdict,
+       reason,
+       parked_at_ms,
+       park_reason,
+       (SELECT json_group_array(json_object('branch', branch, 'term', term, 'kind', kind, 'state', state,
+                                            'event', event, 'event_id', event_id, 'task', depends_on, 'at_ms', at_ms))
+          FROM term_evidence
+         WHERE term_evidence.task_id = judged.task_id) AS evidence
+  FROM (SELECT id AS task_id,
+               queue,
+               parked_at_ms,
+               park_reason,
+               CASE WHEN time_park_due_ms IS NOT NULL THEN 'time_park'
+                    WHEN ready_condition IS NULL AND not_before_ms IS NOT NULL THEN 'time_park'
+                    WHEN ready_condition IS NULL THEN 'no_condition'
+                    ELSE CASE (SELECT max(branch_progress)
+                                 FROM (SELECT min(progress) AS branch_progress
+                                         FROM term_progress
+                                        WHERE term_progress.task_id = tasks.id
+                                        GROUP BY branch))
+                             WHEN 3 THEN 'condition_met'
+                             WHEN 2 THEN 'waiting'
+                             WHEN 1 THEN CASE WHEN parked_at_ms
+                                                   + (SELECT stale_after_days FROM sweep_limits) * 86400000
+                                                   < (SELECT now_ms FROM clock) THEN 'parked_too_long'
+                                              ELSE 'waiting' END
+                             WHEN 0 THEN (SELECT state
+                                            FROM term_evidence
+                                           WHERE term_evidence.task_id = tasks.id
+                                             AND state NOT IN ('met', 'waiting')
+                                           ORDER BY branch, term
+                                           LIMIT 1)
+                             ELSE 'unreadable_condition'
+                         END
+               END AS reason
+          FROM tasks
+         WHERE state = 'parked') AS judged;
+
+-- The parked tasks that an enabled run would release, and why: each term with its state.
+CREATE VIEW would_release_tasks AS
+SELECT task_id, queue, reason, parked_at_ms, park_reason, evidence
+  FROM parked_verdicts
+ WHERE verdict = 'release';
+
+-- Events before this are old; exactly as old as the retention is not.
+CREATE VIEW events_cutoff AS
+SELECT (SELECT now_ms FROM clock) - (SELECT events_retention_days FROM sweep_limits) * 86400000 AS cutoff_ms;
+
+CREATE VIEW prunable_events AS
+SELECT id, at_ms, kind, subject, task_id
+  FROM events
+ WHERE at_ms < (SELECT cutoff_ms FROM events_cutoff);
+
+-- Events that a parked task still rests on although pruning has deleted them.
+CREATE VIEW sweep_evidence AS
+SELECT ready_terms.task_id,
+       ready_terms.branch,
+       ready_terms.term,
+       awaited_events.event_id,
+       awaited_events.at_ms,
+       awaited_events.kind,
+       awaited_events.subject
+  FROM ready_terms
+  JOIN awaited_events ON awaited_events.kind = ready_terms.event
+                     AND awaited_events.subject IS ready_terms.subject
+                     AND awaited_events.at_ms >= ready_terms.since_ms
+ WHERE ready_terms.kind = 'event_seen'
+   AND NOT EXISTS (SELECT 1 FROM events WHERE events.id = awaited_events.event_id);
+
+-- Finished runs that are past the retention. The newest observation of each version stays, whatever its age: it is what
+-- holds the gate open.
+CREATE VIEW forgettable_runs AS
+SELECT id
+  FROM sweep_runs
+ WHERE outcome <> 'running'
+   AND id <> 'expire_leases.idle'
+   AND sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')
+   AND started_at_ms < (SELECT now_ms FROM clock) - (SELECT runs_retention_days FROM sweep_limits) * 86400000
+   AND id NOT IN (SELECT run_id FROM gate_runs);
+
+-- The observations that open the gate: finished, over the whole queue (or a proof's own), one for each version.
+CREATE VIEW gate_runs AS
+SELECT id AS run_id, scope_queue, sql_version, max(started_at_ms) AS started_at_ms
+  FROM sweep_runs
+ WHERE sweep = 'revalidate_parked_tasks'
+   AND mode = 'observe'
+   AND outcome = 'ok'
+   AND drained
+ GROUP BY scope_queue, sql_version;
+
+-- A run as it is reported: to the shell, to stdout, to whoever reads it back.
+CREATE VIEW sweep_reports AS
+SELECT id AS run_id,
+       sweep,
+       mode,
+       requested_mode,
+       gate_reason IS NOT NULL AS gated,
+       gate_reason,
+       outcome,
+       drained,
+       coalesce(finished_at_ms, heartbeat_at_ms, started_at_ms) - started_at_ms AS duration_ms,
+       batches,
+       counts,
+       error
+  FROM sweep_runs;
+
+-- migrate:down
+DROP VIEW sweep_reports;
+DROP VIEW forgettable_runs;
+DROP VIEW gate_runs;
+DROP VIEW sweep_evidence;
+DROP VIEW prunable_events;
+DROP VIEW events_cutoff;
+DROP VIEW would_release_tasks;
+DROP VIEW parked_verdicts;
+DROP VIEW term_evidence;
+DROP VIEW term_progress;
+DROP VIEW claimable_tasks;
+DROP VIEW expired_leases;
+DROP VIEW clock;
