@@ -57,32 +57,36 @@ WITH conditions AS (
        AND ready_condition IS NOT NULL
 ),
 branches AS (
-    SELECT task_id,
-           parked_at_ms,
+    SELECT conditions.task_id,
+           conditions.parked_at_ms,
            conditions.type AS condition_type,
            each_branch.key AS branch,
-           json_type(condition, '$.any') IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(condition) WHERE key <> 'any')
-               AS is_mixed,
-           CASE WHEN each_branch.type = 'object' THEN each_branch.value ELSE '{}' END AS condition
+           json_type(conditions.condition, '$.any') IS NOT NULL
+               AND EXISTS (SELECT 1 FROM json_each(conditions.condition) AS member WHERE member.key <> 'any') AS is_mixed,
+           CASE WHEN each_branch.type = 'object' THEN each_branch.value ELSE '{}' END AS branch_body
       FROM conditions,
-           json_each(CASE WHEN json_type(condition, '$.any') IS NULL THEN json_array(json(condition))
-                          WHEN json_array_length(condition, '$.any') > 0 THEN json_extract(condition, '$.any')
+           json_each(CASE WHEN json_type(conditions.condition, '$.any') IS NULL
+                          THEN json_array(json(conditions.condition))
+                          WHEN json_array_length(conditions.condition, '$.any') > 0
+                          THEN json_extract(conditions.condition, '$.any')
                           ELSE '[null]' END) AS each_branch
 ),
 terms AS (
-    SELECT task_id,
-           parked_at_ms,
-           condition_type,
-           branch,
+    SELECT branches.task_id,
+           branches.parked_at_ms,
+           branches.condition_type,
+           branches.branch,
            each_term.key AS term,
-           is_mixed
-               OR json_type(condition, '$.all') IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(condition) WHERE key <> 'all')
-               AS is_mixed,
+           branches.is_mixed
+               OR json_type(branches.branch_body, '$.all') IS NOT NULL
+              AND EXISTS (SELECT 1 FROM json_each(branches.branch_body) AS member WHERE member.key <> 'all') AS is_mixed,
            each_term.type AS type,
            CASE WHEN each_term.type = 'object' THEN each_term.value ELSE '{}' END AS body
       FROM branches,
-           json_each(CASE WHEN json_type(condition, '$.all') IS NULL THEN json_array(json(condition))
-                          WHEN json_array_length(condition, '$.all') > 0 THEN json_extract(condition, '$.all')
+           json_each(CASE WHEN json_type(branches.branch_body, '$.all') IS NULL
+                          THEN json_array(json(branches.branch_body))
+                          WHEN json_array_length(branches.branch_body, '$.all') > 0
+                          THEN json_extract(branches.branch_body, '$.all')
                           ELSE '[null]' END) AS each_term
 )
 SELECT task_id,
@@ -103,13 +107,15 @@ SELECT task_id,
            WHEN coalesce(json_type(body, '$.kind'), '') <> 'text'
              OR body ->> '$.kind' NOT IN ('event_seen', 'task_done', 'not_before', 'manual') THEN 'unknown_kind'
            WHEN EXISTS (SELECT 1
-                          FROM json_each(body)
-                         WHERE key NOT IN ('kind', CASE body ->> '$.kind' WHEN 'event_seen' THEN 'event'
-                                                                          WHEN 'task_done' THEN 'task'
-                                                                          WHEN 'not_before' THEN 'at_ms'
-                                                                          ELSE 'kind' END)
-                           AND NOT (body ->> '$.kind' = 'event_seen' AND key IN ('subject', 'since_ms')))
-             OR (SELECT count(*) <> count(DISTINCT key) FROM json_each(body)) THEN 'unknown_member'
+                          FROM json_each(terms.body) AS member
+                         WHERE member.key <> 'kind'
+                           AND CASE terms.body ->> '$.kind'
+                                   WHEN 'event_seen' THEN member.key NOT IN ('event', 'subject', 'since_ms')
+                                   WHEN 'task_done' THEN member.key <> 'task'
+                                   WHEN 'not_before' THEN member.key <> 'at_ms'
+                                   ELSE true
+                               END)
+             OR (SELECT count(*) <> count(DISTINCT member.key) FROM json_each(terms.body) AS member) THEN 'unknown_member'
            WHEN body ->> '$.kind' = 'event_seen'
             AND (coalesce(json_type(body, '$.event'), '') <> 'text'
                  OR body ->> '$.event' = ''
