@@ -90,6 +90,7 @@ CREATE TABLE sweep_runs (
     origin TEXT NOT NULL DEFAULT 'manual',
     runner TEXT NOT NULL DEFAULT '',            -- host and pid
     sql_version TEXT NOT NULL DEFAULT '',       -- of the sweep file's statements and of the schema
+    schema_version TEXT NOT NULL DEFAULT '',    -- the newest migration that the runner knows of
     scope_queue TEXT,                           -- NULL: everything; else one queue, a proof's own
     batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch
     batches INTEGER NOT NULL DEFAULT 0,         -- counted up by each batch; in the idle row, by each idle run
@@ -156,6 +157,14 @@ CREATE TABLE sweep_batch (
     up_to_at_ms INTEGER NOT NULL DEFAULT 0,     -- pruning: the events of this batch, up to this time and id
     up_to_event_id INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+
+CREATE TRIGGER sweep_runs_refuse_old_schema
+BEFORE INSERT ON sweep_runs
+WHEN NEW.schema_version > ''
+BEGIN
+    SELECT RAISE(ABORT, 'pending migrations: the schema is older than the sweeps; run "make migrate"')
+     WHERE NEW.schema_version > (SELECT max(version) FROM schema_migrations);
+END;
 
 CREATE TRIGGER sweep_runs_one_at_a_time
 BEFORE INSERT ON sweep_runs

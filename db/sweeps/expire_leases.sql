@@ -9,10 +9,10 @@
 -- name: open_run
 -- Idle is: nothing has run out, no other run to take over, and this run has not begun. Observing is never idle, so that
 -- what was seen stays in the ledger.
-INSERT INTO sweep_runs (id, sweep, requested_mode, mode, origin, runner, sql_version, scope_queue, batch_rows, batches,
+INSERT INTO sweep_runs (id, sweep, requested_mode, mode, origin, runner, sql_version, schema_version, scope_queue, batch_rows, batches,
                         started_at_ms, finished_at_ms, outcome, drained, counts)
 SELECT CASE WHEN idle THEN 'expire_leases.idle' ELSE run_id END,
-       'expire_leases', mode, mode, origin, runner, sql_version, scope_queue, batch_rows, 1,
+       'expire_leases', mode, mode, origin, runner, sql_version, schema_version, scope_queue, batch_rows, 1,
        now_ms,
        CASE WHEN idle THEN now_ms END,
        CASE WHEN idle THEN 'ok' ELSE 'running' END,
@@ -23,6 +23,7 @@ SELECT CASE WHEN idle THEN 'expire_leases.idle' ELSE run_id END,
                coalesce(:origin, 'manual') AS origin,
                coalesce(:runner, 'SQL shell') AS runner,
                coalesce(:sql_version, 'SQL shell') || '/' || (SELECT max(version) FROM schema_migrations) AS sql_version,
+               coalesce(:schema_version, '') AS schema_version,
                :scope_queue AS scope_queue,
                :batch_rows AS batch_rows,
                now_ms,
@@ -103,7 +104,9 @@ UPDATE sweep_runs
    AND (drained OR started_at_ms + (SELECT expire_max_run_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
-SELECT * FROM sweep_reports WHERE run_id = coalesce((SELECT run_id FROM sweep_batch), 'expire_leases.idle');
+SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit
+  FROM sweep_reports
+ WHERE run_id = coalesce((SELECT run_id FROM sweep_batch), 'expire_leases.idle');
 
 -- name: close_batch
 DELETE FROM sweep_batch;

@@ -7,7 +7,7 @@
 -- schedule: 17 5 * * *
 
 -- name: open_run
-INSERT INTO sweep_runs (id, sweep, requested_mode, mode, origin, runner, sql_version, scope_queue, batch_rows, batches,
+INSERT INTO sweep_runs (id, sweep, requested_mode, mode, origin, runner, sql_version, schema_version, scope_queue, batch_rows, batches,
                         started_at_ms, counts)
 SELECT coalesce(:run_id, lower(hex(randomblob(16)))),
        'prune_events',
@@ -16,6 +16,7 @@ SELECT coalesce(:run_id, lower(hex(randomblob(16)))),
        coalesce(:origin, 'manual'),
        coalesce(:runner, 'SQL shell'),
        coalesce(:sql_version, 'SQL shell') || '/' || (SELECT max(version) FROM schema_migrations),
+       coalesce(:schema_version, ''),
        :scope_queue,
        :batch_rows,
        1,
@@ -120,7 +121,9 @@ DELETE FROM sweep_runs
                LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch));
 
 -- name: report
-SELECT * FROM sweep_reports WHERE run_id = (SELECT run_id FROM sweep_batch);
+SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit
+  FROM sweep_reports
+ WHERE run_id = (SELECT run_id FROM sweep_batch);
 
 -- name: close_batch
 DELETE FROM sweep_batch;

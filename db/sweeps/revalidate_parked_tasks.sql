@@ -8,7 +8,7 @@
 -- schedule: 17 5 * * *
 
 -- name: open_run
-INSERT INTO sweep_runs (id, sweep, requested_mode, mode, gate_reason, origin, runner, sql_version, scope_queue, batch_rows,
+INSERT INTO sweep_runs (id, sweep, requested_mode, mode, gate_reason, origin, runner, sql_version, schema_version, scope_queue, batch_rows,
                         batches, started_at_ms, counts)
 SELECT run_id,
        'revalidate_parked_tasks',
@@ -16,7 +16,7 @@ SELECT run_id,
        CASE WHEN gate_is_open THEN requested_mode ELSE 'observe' END,
        CASE WHEN requested_mode = 'enabled' AND NOT gate_is_open
             THEN 'no finished observe run of this version over everything in the ledger yet' END,
-       origin, runner, sql_version, scope_queue, batch_rows, 1, now_ms,
+       origin, runner, sql_version, schema_version, scope_queue, batch_rows, 1, now_ms,
        '{"checked":0,"would_release":0,"released":0,"confirmed":0,"stale":0}'
   FROM (SELECT asked.*,
                EXISTS (SELECT 1
@@ -28,6 +28,7 @@ SELECT run_id,
                        coalesce(:origin, 'manual') AS origin,
                        coalesce(:runner, 'SQL shell') AS runner,
                        coalesce(:sql_version, 'SQL shell') || '/' || (SELECT max(version) FROM schema_migrations) AS sql_version,
+                       coalesce(:schema_version, '') AS schema_version,
                        :scope_queue AS scope_queue,
                        :batch_rows AS batch_rows,
                        now_ms
@@ -161,7 +162,9 @@ UPDATE sweep_runs
         OR started_at_ms + (SELECT daily_max_run_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
-SELECT * FROM sweep_reports WHERE run_id = (SELECT run_id FROM sweep_batch);
+SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit
+  FROM sweep_reports
+ WHERE run_id = (SELECT run_id FROM sweep_batch);
 
 -- name: close_batch
 DELETE FROM sweep_batch;

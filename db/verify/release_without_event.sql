@@ -1,0 +1,15 @@
+-- An enabled revalidation found a task ready, but the log has no park_released of that run for it.
+-- Younger runs only: the event itself is pruned in time.
+
+-- name: release_without_event
+SELECT sweep_findings.run_id, sweep_findings.task_id
+  FROM sweep_findings
+  JOIN sweep_runs ON sweep_runs.id = sweep_findings.run_id
+ WHERE sweep_findings.verdict = 'release'
+   AND sweep_runs.mode = 'enabled'
+   AND sweep_runs.started_at_ms >= (SELECT cutoff_ms FROM events_cutoff)
+   AND NOT EXISTS (SELECT 1
+                     FROM events
+                    WHERE events.kind = 'park_released'
+                      AND events.run_id = sweep_findings.run_id
+                      AND events.task_id = sweep_findings.task_id);

@@ -1,0 +1,113 @@
+// The one database client, with the traps of @libsql/client closed.
+import { existsSync, statSync } from "node:fs";
+import type { Client, InArgs, ResultSet } from "@libsql/client";
+import { EXIT, Failure, oneLine } from "./exit.js";
+import type { Target } from "./target.js";
+
+export type Value = bigint | string | null;
+export type Statement = { sql: string; args: Record<string, Value> };
+export type Row = Record<string, unknown>;
+
+/** An answer that takes longer than this counts as none. Well above the 5 s after which a server ends a transaction. */
+const REQUEST_TIMEOUT_MS = 30_000;
+/** How long a file's lock is waited for. Without waiting, contention would be an error at once. */
+const BUSY_TIMEOUT_MS = 5_000;
+/** Pauses before a further try where nothing was done, or where doing it twice does it once. */
+const RETRY_PAUSES_MS = [200, 1_000];
+
+export type Database = {
+  target: Target;
+  /** Sends the statements as one write transaction: all or nothing. Returns each statement's rows. Throws a Failure. */
+  batch(statements: Statement[]): Promise<Row[][]>;
+  /** Runs one script of several statements, its own BEGIN and COMMIT included. Throws a Failure. */
+  script(sql: string): Promise<void>;
+  close(): void;
+};
+
+async function connect(target: Target): Promise<Client> {
+  const config = { url: target.url, authToken: target.authToken };
+  // Each transport by itself: the whole client costs a tenth of a second at every start.
+  if (target.path !== undefined) return (await import("@libsql/client/sqlite3")).createClient({ ...config, timeout: BUSY_TIMEOUT_MS });
+  if (target.url.startsWith("ws")) return (await import("@libsql/client/ws")).createClient(config);
+  const fetchInTime = (request: Request) => fetch(request, { signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
+  return (await import("@libsql/client/http")).createClient({ ...config, fetch: fetchInTime });
+}
+
+/**
+ * Opens the database. A file must exist, because a client would silently create an empty one under a mistyped name.
+ * Throws a Failure where the file is missing or is none; a server is first spoken to by the first batch.
+ */
+export async function openDatabase(target: Target): Promise<Database> {
+  if (target.path !== undefined) {
+    if (!existsSync(target.path)) throw new Failure(EXIT.unreachable, `no database at ${target.path}: run "make migrate" or correct DATABASE_URL`);
+    if (!statSync(target.path).isFile()) throw new Failure(EXIT.config, `${target.path} is no database but a directory or device: correct DATABASE_URL`);
+  }
+  let client = await connect(target).catch((error: unknown) => {
+    throw explain(error, target);
+  });
+
+  const attempt = async <T>(work: () => Promise<T>): Promise<T> => {
+    for (let tries = 0; ; tries++) {
+      try {
+        return await work();
+      } catch (error) {
+        const failure = explain(error, target);
+        // After SQLITE_BUSY a connection to a file loses later writes without a word: never use it again.
+        if (failure.exitCode === EXIT.busy) {
+          client.close();
+          client = await connect(target);
+        }
+        const pause = RETRY_PAUSES_MS[tries];
+        const passing = failure.exitCode === EXIT.busy || (failure.exitCode === EXIT.unreachable && target.path === undefined);
+        if (!passing || pause === undefined) throw failure;
+        await new Promise((resolve) => setTimeout(resolve, pause));
+      }
+    }
+  };
+
+  return {
+    target,
+    batch: (statements) =>
+      attempt(async () => {
+        const results: ResultSet[] = await client.batch(statements as { sql: string; args: InArgs }[], "write");
+        return results.map((result) => result.rows.map((row) => ({ ...row })));
+      }),
+    script: (sql) => attempt(() => client.executeMultiple(sql)),
+    close: () => client.close(),
+  };
+}
+
+/** A Failure that remembers which statement of the batch it was, where the engine says so. */
+export class DatabaseFailure extends Failure {
+  statementIndex?: number;
+}
+
+/** Turns whatever the client throws into a Failure: the table of platform codes, in one place. */
+function explain(error: unknown, target: Target): Failure {
+  if (error instanceof Failure) return error;
+  const e = error as { code?: string; message?: string; name?: string; statementIndex?: number; cause?: { code?: string; status?: number } };
+  const text = oneLine(String(e.message ?? error).replace(/^(?:[A-Z_]+: )+(?:error executing a request on the primary: )?(?:SQLite error: )?/, ""));
+  const code = e.code ?? "";
+  const status = e.cause?.status ?? 0;
+  const at = target.shown;
+  const fail = (exitCode: Failure["exitCode"], message: string) => {
+    const failure = new DatabaseFailure(exitCode, message);
+    failure.statementIndex = e.statementIndex;
+    return failure;
+  };
+
+  if (/^SQLITE_(BUSY|LOCKED)|^TRANSACTION_TIMEOUT/.test(code) || /database is locked/.test(text)) return fail(EXIT.busy, `${at} is busy: another writer holds it; try again`);
+  if (status === 401 || status === 403) return fail(EXIT.refused, `${at} refused the token (${status}): check TURSO_AUTH_TOKEN`);
+  if (status === 429) return fail(EXIT.busy, `${at} asks for patience (429): try again`);
+  if (code.startsWith("SQLITE_READONLY")) return fail(EXIT.refused, `${at} may not be written: give this user write permission on the file and its directory`);
+  if (code.startsWith("SQLITE_NOTADB")) return fail(EXIT.config, `${at} is not a SQLite database: correct DATABASE_URL`);
+  if (/^no such (table|view|column)/.test(text)) return fail(EXIT.config, `${at}: ${text}: pending migrations; run "make migrate"`);
+  if (/^(pending migrations|sweep_settings):/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
+  if (/ConnectionFailed|unable to open database/i.test(text)) return fail(EXIT.unreachable, `${at} cannot be opened: check that the path exists and may be read`);
+  if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${REQUEST_TIMEOUT_MS / 1000} s: check the server, then try again`);
+  const network = /^(?:E[A-Z]+|UND_\w+)$/.exec(e.cause?.code ?? "")?.[0] ?? (error instanceof TypeError ? text : undefined);
+  if (network || status >= 400 || error instanceof SyntaxError || /^(SERVER_ERROR|HRANA|WEBSOCKET)/.test(code)) {
+    return fail(EXIT.unreachable, `${at} cannot be reached (${status || network || text}): check DATABASE_URL and the server, then try again`);
+  }
+  return fail(EXIT.failed, `${at}: ${text}`);
+}
