@@ -13,8 +13,9 @@ export type SweepName = "expire_leases" | "revalidate_parked_tasks" | "prune_eve
 export type SweepOptions = { observe?: boolean; json?: boolean; origin?: string; runId?: string; scopeQueue?: string; mode?: Mode };
 export type Report = { sweep: string; run_id: string | null; mode: string; requested_mode: string; gated: boolean; outcome: string } & Row;
 
-/** No batch should hold the write lock for longer; after one that did, the next is half the size. */
+/** No batch should hold the write lock for longer than the first; after one that did the next is half the size, and twice after a quick one. */
 const SLOW_BATCH_MS = 250;
+const QUICK_BATCH_MS = 60;
 const SMALLEST_BATCH_ROWS = 50;
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -45,7 +46,8 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     scope_queue: options.scopeQueue ?? null,
   };
   const started = performance.now();
-  let batchRows: number | null = null;
+  let batchRows: number | null = null; // as the setting says
+  let fullSize: number | undefined;
   for (;;) {
     const sent = performance.now();
     let rows: Row[][];
@@ -66,7 +68,10 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     if (!run) throw new Failure(EXIT.failed, `${name}: run ${values.run_id} left no trace in the ledger: look into sweep_runs before running it again`);
     const took = performance.now() - sent;
     if (run.outcome !== "running") return asReport(run, performance.now() - started);
-    if (took > SLOW_BATCH_MS) batchRows = Math.max(SMALLEST_BATCH_ROWS, Math.floor(Number(run.row_limit) / 2));
+    const size = Number(run.row_limit);
+    fullSize ??= size;
+    if (took > SLOW_BATCH_MS) batchRows = Math.max(SMALLEST_BATCH_ROWS, Math.floor(size / 2));
+    else if (took < QUICK_BATCH_MS) batchRows = Math.min(size * 2, fullSize);
     // As long a pause as the batch took: batches sent back to back starve every other writer on a server.
     await sleep(took);
   }

@@ -67,19 +67,13 @@ BEGIN
     SELECT RAISE(ABORT, 'sweep_settings: a setting cannot be deleted; change its value');
 END;
 
--- The settings as one row. A value that is no whole number of 1 or more - written by a tool with checks off - reads as
--- NULL, and nothing is older, staler or fewer than NULL: a broken setting stops a sweep, it never widens one.
+-- The settings that can be used. A value that is no whole number of 1 or more - written by a tool with checks off - is not
+-- among them, reads as NULL, and nothing is older, staler or fewer than NULL: a broken setting stops a sweep, it never
+-- widens one.
 CREATE VIEW sweep_limits AS
-SELECT (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'events_retention_days' AND CAST(value AS INTEGER) >= 1) AS events_retention_days,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'runs_retention_days' AND CAST(value AS INTEGER) >= 1) AS runs_retention_days,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'stale_after_days' AND CAST(value AS INTEGER) >= 1) AS stale_after_days,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'max_releases_per_run' AND CAST(value AS INTEGER) >= 1) AS max_releases_per_run,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'expire_batch_rows' AND CAST(value AS INTEGER) >= 1) AS expire_batch_rows,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'revalidate_batch_rows' AND CAST(value AS INTEGER) >= 1) AS revalidate_batch_rows,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'prune_batch_rows' AND CAST(value AS INTEGER) >= 1) AS prune_batch_rows,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'expire_max_run_seconds' AND CAST(value AS INTEGER) >= 1) AS expire_max_run_seconds,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'daily_max_run_seconds' AND CAST(value AS INTEGER) >= 1) AS daily_max_run_seconds,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'abandon_run_after_seconds' AND CAST(value AS INTEGER) >= 1) AS abandon_run_after_seconds;
+SELECT name, CAST(value AS INTEGER) AS value
+  FROM sweep_settings
+ WHERE CAST(value AS INTEGER) >= 1;
 
 CREATE TABLE sweep_runs (
     id TEXT PRIMARY KEY NOT NULL,               -- the idempotency key: the same id never does its work twice
@@ -180,7 +174,7 @@ BEGIN
        AND outcome = 'running'
        AND id <> NEW.id
        AND coalesce(heartbeat_at_ms, started_at_ms)
-           + (SELECT abandon_run_after_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock);
+           + (SELECT value FROM sweep_limits WHERE name = 'abandon_run_after_seconds') * 1000 <= (SELECT now_ms FROM clock);
     SELECT RAISE(ABORT, 'sweep held: another run of this sweep is under way')
      WHERE EXISTS (
                SELECT 1
@@ -190,11 +184,13 @@ BEGIN
                   AND outcome = 'running'
                   AND id <> NEW.id
            );
-    SELECT RAISE(ABORT, 'sweep_settings: a value is missing or is no whole number of 1 or more; SELECT * FROM sweep_limits shows which')
-      FROM sweep_limits
-     WHERE events_retention_days + runs_retention_days + stale_after_days + max_releases_per_run
-           + expire_batch_rows + revalidate_batch_rows + prune_batch_rows
-           + expire_max_run_seconds + daily_max_run_seconds + abandon_run_after_seconds IS NULL;
+    SELECT RAISE(ABORT, 'sweep_settings: a value is no whole number of 1 or more; see SELECT * FROM sweep_settings')
+     WHERE EXISTS (
+               SELECT 1
+                 FROM sweep_settings
+                WHERE name <> 'fake_now_ms'
+                  AND name NOT IN (SELECT name FROM sweep_limits)
+           );
 END;
 
 CREATE TRIGGER sweep_runs_open_first_batch
@@ -221,9 +217,9 @@ BEGIN
            scope_queue = run.scope_queue,
            row_limit = coalesce(run.batch_rows,
                                 CASE run.sweep
-                                    WHEN 'expire_leases' THEN (SELECT expire_batch_rows FROM sweep_limits)
-                                    WHEN 'revalidate_parked_tasks' THEN (SELECT revalidate_batch_rows FROM sweep_limits)
-                                    ELSE (SELECT prune_batch_rows FROM sweep_limits)
+                                    WHEN 'expire_leases' THEN (SELECT value FROM sweep_limits WHERE name = 'expire_batch_rows')
+                                    WHEN 'revalidate_parked_tasks' THEN (SELECT value FROM sweep_limits WHERE name = 'revalidate_batch_rows')
+                                    ELSE (SELECT value FROM sweep_limits WHERE name = 'prune_batch_rows')
                                 END),
            last_event_id = (SELECT coalesce(max(id), 0) FROM events),
            after_task_id = run.reached_task_id

@@ -10,6 +10,12 @@ CREATE VIEW clock AS
 SELECT coalesce((SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'fake_now_ms'),
                 CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)) AS now_ms;
 
+-- What the batch in hand has logged so far; nothing where none is open.
+CREATE VIEW batch_events AS
+SELECT id, at_ms, kind, subject, task_id, run_id, payload
+  FROM events
+ WHERE id > (SELECT last_event_id FROM sweep_batch);
+
 -- A lease is over at the very millisecond it names. next_state says what becomes of its task: `failed` where the
 -- attempts are used up, and NULL where the task is not bound by this lease, which then only goes itself.
 CREATE VIEW expired_leases AS
@@ -130,7 +136,7 @@ SELECT task_id,
                              WHEN 3 THEN 'condition_met'
                              WHEN 2 THEN 'waiting'
                              WHEN 1 THEN CASE WHEN parked_at_ms
-                                                   + (SELECT stale_after_days FROM sweep_limits) * 86400000
+                                                   + (SELECT value FROM sweep_limits WHERE name = 'stale_after_days') * 86400000
                                                    < (SELECT now_ms FROM clock) THEN 'parked_too_long'
                                               ELSE 'waiting' END
                              WHEN 0 THEN (SELECT state
@@ -153,7 +159,7 @@ SELECT task_id, queue, reason, parked_at_ms, park_reason, evidence
 
 -- Events before this are old; exactly as old as the retention is not.
 CREATE VIEW events_cutoff AS
-SELECT (SELECT now_ms FROM clock) - (SELECT events_retention_days FROM sweep_limits) * 86400000 AS cutoff_ms;
+SELECT (SELECT now_ms FROM clock) - (SELECT value FROM sweep_limits WHERE name = 'events_retention_days') * 86400000 AS cutoff_ms;
 
 CREATE VIEW prunable_events AS
 SELECT id, at_ms, kind, subject, task_id
@@ -184,7 +190,7 @@ SELECT id
  WHERE outcome <> 'running'
    AND id <> 'expire_leases.idle'
    AND sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')
-   AND started_at_ms < (SELECT now_ms FROM clock) - (SELECT runs_retention_days FROM sweep_limits) * 86400000
+   AND started_at_ms < (SELECT now_ms FROM clock) - (SELECT value FROM sweep_limits WHERE name = 'runs_retention_days') * 86400000
    AND id NOT IN (SELECT run_id FROM gate_runs);
 
 -- The observations that open the gate: finished, over the whole queue (or a proof's own), one for each version.
@@ -226,4 +232,5 @@ DROP VIEW term_evidence;
 DROP VIEW term_progress;
 DROP VIEW claimable_tasks;
 DROP VIEW expired_leases;
+DROP VIEW batch_events;
 DROP VIEW clock;

@@ -7,7 +7,7 @@
 -- name: open_batch
 -- Only where something has run out: the steps of the sweep do nothing without an open batch.
 INSERT OR REPLACE INTO sweep_batch (acts, row_limit, last_event_id)
-SELECT 1, (SELECT expire_batch_rows FROM sweep_limits), (SELECT coalesce(max(id), 0) FROM events)
+SELECT 1, (SELECT value FROM sweep_limits WHERE name = 'expire_batch_rows'), (SELECT coalesce(max(id), 0) FROM events)
  WHERE EXISTS (SELECT 1 FROM expired_leases);
 
 -- include: ../sweeps/expire_leases.sql log_expiries

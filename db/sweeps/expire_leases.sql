@@ -70,19 +70,15 @@ UPDATE tasks
        claimed_by = NULL,
        lease_token = NULL,
        updated_at_ms = expiry.at_ms
-  FROM (SELECT events.task_id, events.at_ms, events.payload ->> '$.next_state' AS next_state
-          FROM sweep_batch
-          JOIN events ON events.id > sweep_batch.last_event_id
-         WHERE events.kind = 'lease_expired') AS expiry
+  FROM (SELECT task_id, at_ms, payload ->> '$.next_state' AS next_state
+          FROM batch_events
+         WHERE kind = 'lease_expired') AS expiry
  WHERE tasks.id = expiry.task_id
    AND expiry.next_state IS NOT NULL;
 
 -- name: delete_leases
 DELETE FROM leases
- WHERE task_id IN (SELECT events.task_id
-                     FROM sweep_batch
-                     JOIN events ON events.id > sweep_batch.last_event_id
-                    WHERE events.kind = 'lease_expired');
+ WHERE task_id IN (SELECT task_id FROM batch_events WHERE kind = 'lease_expired');
 
 -- name: count_batch
 -- changes() is the number of leases the step before deleted; an observing run counts what it would have expired.
@@ -101,7 +97,7 @@ UPDATE sweep_runs
    SET outcome = 'ok',
        finished_at_ms = (SELECT now_ms FROM clock)
  WHERE id = (SELECT run_id FROM sweep_batch)
-   AND (drained OR started_at_ms + (SELECT expire_max_run_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock));
+   AND (drained OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'expire_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
 SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit

@@ -30,32 +30,29 @@ SELECT coalesce(:run_id, lower(hex(randomblob(16)))),
  WHERE sweep_runs.outcome = 'running';
 
 -- name: choose_events
--- The bounds first, as values: the steps after this one rest on them, not on a clock that has moved on.
+-- The bounds first, as values: the next step rests on them, not on a clock that has moved on.
 -- A proof prunes nothing but its own events: kinds that begin `proof.`, with its queue as their subject.
 UPDATE sweep_batch
-   SET up_to_at_ms = oldest.at_ms,
-       up_to_event_id = oldest.id
+   SET up_to_at_ms = chosen.at_ms,
+       up_to_event_id = chosen.id
   FROM (SELECT at_ms, id
-          FROM (SELECT prunable_events.at_ms, prunable_events.id
-                  FROM sweep_batch AS batch
-                  JOIN prunable_events
-                 WHERE batch.acts
-                   AND (batch.scope_queue IS NULL
-                        OR prunable_events.kind GLOB 'proof.*' AND prunable_events.subject = batch.scope_queue)
-                 ORDER BY prunable_events.at_ms, prunable_events.id
-                 LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch))
+          FROM (SELECT at_ms, id
+                  FROM prunable_events
+                 WHERE (SELECT scope_queue FROM sweep_batch) IS NULL
+                    OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM sweep_batch)
+                 ORDER BY at_ms, id
+                 LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch WHERE acts))
          ORDER BY at_ms DESC, id DESC
-         LIMIT 1) AS oldest;
+         LIMIT 1) AS chosen;
 
 -- name: delete_events
 DELETE FROM events
- WHERE id IN (SELECT prunable_events.id
-                FROM sweep_batch AS batch
-                JOIN prunable_events
-                  ON prunable_events.at_ms <= batch.up_to_at_ms
-                 AND (prunable_events.at_ms < batch.up_to_at_ms OR prunable_events.id <= batch.up_to_event_id)
-               WHERE batch.scope_queue IS NULL
-                  OR prunable_events.kind GLOB 'proof.*' AND prunable_events.subject = batch.scope_queue);
+ WHERE id IN (SELECT id
+                FROM prunable_events
+               WHERE at_ms <= (SELECT up_to_at_ms FROM sweep_batch)
+                 AND (at_ms < (SELECT up_to_at_ms FROM sweep_batch) OR id <= (SELECT up_to_event_id FROM sweep_batch))
+                 AND ((SELECT scope_queue FROM sweep_batch) IS NULL
+                      OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM sweep_batch)));
 
 -- name: count_batch
 -- changes() is the number of events the step before deleted; an observing run counts what it would have pruned.
@@ -80,43 +77,36 @@ UPDATE sweep_runs
    SET outcome = 'ok',
        finished_at_ms = (SELECT now_ms FROM clock)
  WHERE id = (SELECT run_id FROM sweep_batch)
-   AND (drained OR started_at_ms + (SELECT daily_max_run_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock));
+   AND (drained OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: log_run
 -- Once a run, after its last batch, with the total, zero included.
 INSERT INTO events (at_ms, kind, subject, run_id, payload)
-SELECT sweep_runs.finished_at_ms,
+SELECT finished_at_ms,
        'events_pruned',
-       sweep_runs.scope_queue,
-       sweep_runs.id,
-       json_object('events_pruned', sweep_runs.counts -> '$.events_pruned',
+       scope_queue,
+       id,
+       json_object('events_pruned', counts -> '$.events_pruned',
                    'cutoff_ms', (SELECT cutoff_ms FROM events_cutoff),
-                   'drained', sweep_runs.drained)
-  FROM sweep_batch
-  JOIN sweep_runs ON sweep_runs.id = sweep_batch.run_id
- WHERE sweep_batch.acts
-   AND sweep_runs.outcome = 'ok';
+                   'drained', drained)
+  FROM sweep_runs
+ WHERE id = (SELECT run_id FROM sweep_batch WHERE acts)
+   AND outcome = 'ok';
 
 -- name: forget_findings
--- At the end of a run over everything, as many rows as one batch may take; the rest is tomorrow's.
+-- Once a run over everything, at its end, and as many rows as one batch may take; the rest is tomorrow's.
 DELETE FROM sweep_findings
  WHERE rowid IN (SELECT sweep_findings.rowid
-                   FROM sweep_batch
-                   JOIN sweep_runs ON sweep_runs.id = sweep_batch.run_id AND sweep_runs.outcome = 'ok'
-                   JOIN forgettable_runs
+                   FROM forgettable_runs
                    JOIN sweep_findings ON sweep_findings.run_id = forgettable_runs.id
-                  WHERE sweep_batch.acts
-                    AND sweep_batch.scope_queue IS NULL
+                  WHERE EXISTS (SELECT 1 FROM batch_events WHERE kind = 'events_pruned' AND subject IS NULL)
                   LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch));
 
 -- name: forget_runs
 DELETE FROM sweep_runs
- WHERE id IN (SELECT forgettable_runs.id
-                FROM sweep_batch
-                JOIN sweep_runs AS this_run ON this_run.id = sweep_batch.run_id AND this_run.outcome = 'ok'
-                JOIN forgettable_runs
-               WHERE sweep_batch.acts
-                 AND sweep_batch.scope_queue IS NULL
+ WHERE id IN (SELECT id
+                FROM forgettable_runs
+               WHERE EXISTS (SELECT 1 FROM batch_events WHERE kind = 'events_pruned' AND subject IS NULL)
                  AND NOT EXISTS (SELECT 1 FROM sweep_findings WHERE sweep_findings.run_id = forgettable_runs.id)
                LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch));
 

@@ -55,13 +55,12 @@ UPDATE sweep_batch
 -- name: judge_tasks
 -- Confirmed tasks are only counted, further down.
 INSERT INTO sweep_findings (run_id, task_id, verdict, reason, evidence)
-SELECT batch.run_id, judged.task_id, judged.verdict, judged.reason, judged.evidence
-  FROM sweep_batch AS batch
-  JOIN parked_verdicts AS judged
-    ON judged.task_id > batch.after_task_id
-   AND judged.task_id <= batch.up_to_task_id
-   AND (batch.scope_queue IS NULL OR judged.queue = batch.scope_queue)
- WHERE judged.verdict <> 'confirmed';
+SELECT (SELECT run_id FROM sweep_batch), task_id, verdict, reason, evidence
+  FROM parked_verdicts
+ WHERE task_id > (SELECT after_task_id FROM sweep_batch)
+   AND task_id <= (SELECT up_to_task_id FROM sweep_batch)
+   AND ((SELECT scope_queue FROM sweep_batch) IS NULL OR queue = (SELECT scope_queue FROM sweep_batch))
+   AND verdict <> 'confirmed';
 
 -- name: stop_at_most_releases
 -- The run ends at the task that used up max_releases_per_run; what lies behind it counts as not looked at.
@@ -73,9 +72,10 @@ UPDATE sweep_batch
                                     AND verdict = 'release'
                                   ORDER BY task_id
                                   LIMIT 1
-                                 OFFSET (SELECT max_releases_per_run - 1 - counts ->> '$.released'
-                                           FROM sweep_limits, sweep_batch AS batch, sweep_runs
-                                          WHERE sweep_runs.id = batch.run_id)),
+                                 OFFSET (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run') - 1
+                                        - (SELECT counts ->> '$.released'
+                                             FROM sweep_runs
+                                            WHERE id = (SELECT run_id FROM sweep_batch))),
                                 up_to_task_id)
  WHERE acts;
 
@@ -92,13 +92,11 @@ SELECT (SELECT now_ms FROM clock),
        found.task_id,
        found.run_id,
        json_object('reason', found.reason, 'parked_at_ms', tasks.parked_at_ms, 'evidence', json(found.evidence))
-  FROM sweep_batch AS batch
-  JOIN sweep_findings AS found
-    ON found.run_id = batch.run_id
-   AND found.task_id > batch.after_task_id
-   AND found.verdict = 'release'
+  FROM sweep_findings AS found
   JOIN tasks ON tasks.id = found.task_id
- WHERE batch.acts;
+ WHERE found.run_id = (SELECT run_id FROM sweep_batch WHERE acts)
+   AND found.task_id > (SELECT after_task_id FROM sweep_batch)
+   AND found.verdict = 'release';
 
 -- name: release_tasks
 -- Rests on the events just logged: no release without its event. not_before_ms stays, and claim minds it.
@@ -108,10 +106,7 @@ UPDATE tasks
        park_reason = NULL,
        parked_at_ms = NULL,
        updated_at_ms = released.at_ms
-  FROM (SELECT events.task_id, events.at_ms
-          FROM sweep_batch
-          JOIN events ON events.id > sweep_batch.last_event_id
-         WHERE events.kind = 'park_released') AS released
+  FROM (SELECT task_id, at_ms FROM batch_events WHERE kind = 'park_released') AS released
  WHERE tasks.id = released.task_id;
 
 -- name: count_batch
@@ -136,9 +131,8 @@ UPDATE sweep_runs
                    AND id <= sweep_batch.up_to_task_id
                    AND (sweep_batch.scope_queue IS NULL OR queue = sweep_batch.scope_queue)) AS parked,
                (SELECT count(*)
-                  FROM events
-                 WHERE id > sweep_batch.last_event_id
-                   AND kind = 'park_released') AS released,
+                  FROM batch_events
+                 WHERE kind = 'park_released') AS released,
                (SELECT count(*)
                   FROM sweep_findings
                  WHERE run_id = sweep_batch.run_id
@@ -158,8 +152,8 @@ UPDATE sweep_runs
        finished_at_ms = (SELECT now_ms FROM clock)
  WHERE id = (SELECT run_id FROM sweep_batch)
    AND (drained
-        OR counts ->> '$.released' >= (SELECT max_releases_per_run FROM sweep_limits)
-        OR started_at_ms + (SELECT daily_max_run_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock));
+        OR counts ->> '$.released' >= (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run')
+        OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
 SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit
