@@ -385,18 +385,28 @@ BEFORE DELETE ON sweep_settings
 BEGIN
     SELECT RAISE(ABORT, 'sweep_settings: a setting cannot be deleted; change its value');
 END;
+CREATE TABLE fake_clock (
+    name TEXT PRIMARY KEY NOT NULL DEFAULT 'now' CHECK (name = 'now'),
+    now_ms INTEGER NOT NULL
+) STRICT;
+CREATE TRIGGER sweep_settings_set_fake_clock
+AFTER UPDATE OF value ON sweep_settings
+WHEN NEW.name = 'fake_now_ms'
+BEGIN
+    DELETE FROM fake_clock;
+    INSERT INTO fake_clock (now_ms) SELECT CAST(NEW.value AS INTEGER) WHERE NEW.value IS NOT NULL;
+END;
+CREATE TRIGGER sweep_settings_replace_fake_clock
+AFTER INSERT ON sweep_settings
+WHEN NEW.name = 'fake_now_ms'
+BEGIN
+    UPDATE sweep_settings SET value = NEW.value WHERE name = NEW.name;
+END;
 CREATE VIEW sweep_limits AS
-SELECT (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'events_retention_days' AND CAST(value AS INTEGER) >= 1) AS events_retention_days,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'runs_retention_days' AND CAST(value AS INTEGER) >= 1) AS runs_retention_days,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'stale_after_days' AND CAST(value AS INTEGER) >= 1) AS stale_after_days,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'max_releases_per_run' AND CAST(value AS INTEGER) >= 1) AS max_releases_per_run,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'expire_batch_rows' AND CAST(value AS INTEGER) >= 1) AS expire_batch_rows,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'revalidate_batch_rows' AND CAST(value AS INTEGER) >= 1) AS revalidate_batch_rows,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'prune_batch_rows' AND CAST(value AS INTEGER) >= 1) AS prune_batch_rows,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'expire_max_run_seconds' AND CAST(value AS INTEGER) >= 1) AS expire_max_run_seconds,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'daily_max_run_seconds' AND CAST(value AS INTEGER) >= 1) AS daily_max_run_seconds,
-       (SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'abandon_run_after_seconds' AND CAST(value AS INTEGER) >= 1) AS abandon_run_after_seconds
-/* sweep_limits(events_retention_days,runs_retention_days,stale_after_days,max_releases_per_run,expire_batch_rows,revalidate_batch_rows,prune_batch_rows,expire_max_run_seconds,daily_max_run_seconds,abandon_run_after_seconds) */;
+SELECT name, CAST(value AS INTEGER) AS value
+  FROM sweep_settings
+ WHERE CAST(value AS INTEGER) >= 1
+/* sweep_limits(name,value) */;
 CREATE TABLE sweep_runs (
     id TEXT PRIMARY KEY NOT NULL,               -- the idempotency key: the same id never does its work twice
     sweep TEXT NOT NULL,
@@ -406,7 +416,8 @@ CREATE TABLE sweep_runs (
     origin TEXT NOT NULL DEFAULT 'manual',
     runner TEXT NOT NULL DEFAULT '',            -- host and pid
     sql_version TEXT NOT NULL DEFAULT '',       -- of the sweep file's statements and of the schema
-    schema_version TEXT NOT NULL DEFAULT '',    -- the newest migration that the runner knows of
+    schema_version TEXT NOT NULL DEFAULT '',    -- the newest migration applied
+    needs_schema_version TEXT NOT NULL DEFAULT '', -- the newest migration that the runner knows of
     scope_queue TEXT,                           -- NULL: everything; else one queue, a proof's own
     batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch
     batches INTEGER NOT NULL DEFAULT 0,         -- counted up by each batch; in the idle row, by each idle run
@@ -420,6 +431,8 @@ CREATE TABLE sweep_runs (
     error TEXT,
     CONSTRAINT sweep_runs_sweep_is_known
         CHECK (sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')),
+    CONSTRAINT pending_migrations_run_make_migrate
+        CHECK (schema_version >= needs_schema_version),
     CONSTRAINT sweep_runs_requested_mode_is_observe_or_enabled
         CHECK (requested_mode IN ('observe', 'enabled')),
     CONSTRAINT sweep_runs_mode_is_observe_or_enabled
@@ -439,6 +452,16 @@ CREATE TABLE sweep_runs (
     CONSTRAINT sweep_runs_finished_at_ms_is_milliseconds
         CHECK (finished_at_ms BETWEEN 946684800000 AND 4102444800000)
 ) STRICT;
+CREATE TRIGGER schema_migrations_tell_idle_runs
+AFTER INSERT ON schema_migrations
+BEGIN
+    UPDATE sweep_runs SET schema_version = max(schema_version, NEW.version) WHERE id = 'expire_leases.idle';
+END;
+CREATE TRIGGER schema_migrations_tell_idle_runs_of_rollback
+AFTER DELETE ON schema_migrations
+BEGIN
+    UPDATE sweep_runs SET schema_version = (SELECT max(version) FROM schema_migrations) WHERE id = 'expire_leases.idle';
+END;
 CREATE UNIQUE INDEX sweep_runs_one_running_idx ON sweep_runs (sweep, coalesce(scope_queue, '')) WHERE outcome = 'running';
 CREATE INDEX sweep_runs_sweep_started_at_ms_idx ON sweep_runs (sweep, started_at_ms) WHERE id <> 'expire_leases.idle';
 CREATE TABLE sweep_findings (
@@ -460,18 +483,23 @@ CREATE TABLE sweep_batch (
     scope_queue TEXT,
     row_limit INTEGER,
     last_event_id INTEGER NOT NULL DEFAULT 0,   -- what this batch logs has a higher id
-    after_task_id INTEGER NOT NULL DEFAULT 0,   -- revalidation: the tasks of this batch, (after, up to]
-    up_to_task_id INTEGER NOT NULL DEFAULT 0,
-    up_to_at_ms INTEGER NOT NULL DEFAULT 0,     -- pruning: the events of this batch, up to this time and id
-    up_to_event_id INTEGER NOT NULL DEFAULT 0
+    after_task_id INTEGER NOT NULL DEFAULT 0,   -- revalidation: this batch's tasks come after this one
+    up_to_task_id INTEGER NOT NULL DEFAULT 0,   -- ... and go up to this one
+    up_to_at_ms INTEGER NOT NULL DEFAULT 0,     -- pruning: this batch's events lie before this time,
+    up_to_event_id INTEGER NOT NULL DEFAULT 0   -- ... or at it, up to this one
 ) STRICT;
-CREATE TRIGGER sweep_runs_refuse_old_schema
-BEFORE INSERT ON sweep_runs
-WHEN NEW.schema_version > ''
-BEGIN
-    SELECT RAISE(ABORT, 'pending migrations: the schema is older than the sweeps; run "make migrate"')
-     WHERE NEW.schema_version > (SELECT max(version) FROM schema_migrations);
-END;
+CREATE VIEW open_batch AS
+SELECT CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT run_id FROM sweep_batch) END AS run_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT acts FROM sweep_batch) END AS acts,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN coalesce((SELECT row_limit FROM sweep_batch WHERE acts), 0) ELSE 0 END AS act_limit,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT row_limit FROM sweep_batch) END AS row_limit,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT scope_queue FROM sweep_batch) END AS scope_queue,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT last_event_id FROM sweep_batch) END AS last_event_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT after_task_id FROM sweep_batch) END AS after_task_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_task_id FROM sweep_batch) END AS up_to_task_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_at_ms FROM sweep_batch) END AS up_to_at_ms,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_event_id FROM sweep_batch) END AS up_to_event_id
+/* open_batch(run_id,acts,act_limit,row_limit,scope_queue,last_event_id,after_task_id,up_to_task_id,up_to_at_ms,up_to_event_id) */;
 CREATE TRIGGER sweep_runs_one_at_a_time
 BEFORE INSERT ON sweep_runs
 WHEN NEW.outcome = 'running'
@@ -486,7 +514,7 @@ BEGIN
        AND outcome = 'running'
        AND id <> NEW.id
        AND coalesce(heartbeat_at_ms, started_at_ms)
-           + (SELECT abandon_run_after_seconds FROM sweep_limits) * 1000 <= (SELECT now_ms FROM clock);
+           + (SELECT value FROM sweep_limits WHERE name = 'abandon_run_after_seconds') * 1000 <= (SELECT now_ms FROM clock);
     SELECT RAISE(ABORT, 'sweep held: another run of this sweep is under way')
      WHERE EXISTS (
                SELECT 1
@@ -496,11 +524,13 @@ BEGIN
                   AND outcome = 'running'
                   AND id <> NEW.id
            );
-    SELECT RAISE(ABORT, 'sweep_settings: a value is missing or is no whole number of 1 or more; SELECT * FROM sweep_limits shows which')
-      FROM sweep_limits
-     WHERE events_retention_days + runs_retention_days + stale_after_days + max_releases_per_run
-           + expire_batch_rows + revalidate_batch_rows + prune_batch_rows
-           + expire_max_run_seconds + daily_max_run_seconds + abandon_run_after_seconds IS NULL;
+    SELECT RAISE(ABORT, 'sweep_settings: a value is no whole number of 1 or more; see SELECT * FROM sweep_settings')
+     WHERE EXISTS (
+               SELECT 1
+                 FROM sweep_settings
+                WHERE name <> 'fake_now_ms'
+                  AND name NOT IN (SELECT name FROM sweep_limits)
+           );
 END;
 CREATE TRIGGER sweep_runs_open_first_batch
 AFTER INSERT ON sweep_runs
@@ -524,9 +554,9 @@ BEGIN
            scope_queue = run.scope_queue,
            row_limit = coalesce(run.batch_rows,
                                 CASE run.sweep
-                                    WHEN 'expire_leases' THEN (SELECT expire_batch_rows FROM sweep_limits)
-                                    WHEN 'revalidate_parked_tasks' THEN (SELECT revalidate_batch_rows FROM sweep_limits)
-                                    ELSE (SELECT prune_batch_rows FROM sweep_limits)
+                                    WHEN 'expire_leases' THEN (SELECT value FROM sweep_limits WHERE name = 'expire_batch_rows')
+                                    WHEN 'revalidate_parked_tasks' THEN (SELECT value FROM sweep_limits WHERE name = 'revalidate_batch_rows')
+                                    ELSE (SELECT value FROM sweep_limits WHERE name = 'prune_batch_rows')
                                 END),
            last_event_id = (SELECT coalesce(max(id), 0) FROM events),
            after_task_id = run.reached_task_id
@@ -534,9 +564,14 @@ BEGIN
      WHERE run.id = NEW.run_id;
 END;
 CREATE VIEW clock AS
-SELECT coalesce((SELECT CAST(value AS INTEGER) FROM sweep_settings WHERE name = 'fake_now_ms'),
+SELECT coalesce((SELECT now_ms FROM fake_clock WHERE name = 'now'),
                 CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)) AS now_ms
 /* clock(now_ms) */;
+CREATE VIEW batch_events AS
+SELECT id, at_ms, +kind AS kind, subject, task_id, run_id, payload
+  FROM events
+ WHERE id > (SELECT last_event_id FROM open_batch)
+/* batch_events(id,at_ms,kind,subject,task_id,run_id,payload) */;
 CREATE VIEW expired_leases AS
 SELECT leases.task_id,
        tasks.queue,
@@ -642,7 +677,7 @@ SELECT task_id,
                              WHEN 3 THEN 'condition_met'
                              WHEN 2 THEN 'waiting'
                              WHEN 1 THEN CASE WHEN parked_at_ms
-                                                   + (SELECT stale_after_days FROM sweep_limits) * 86400000
+                                                   + (SELECT value FROM sweep_limits WHERE name = 'stale_after_days') * 86400000
                                                    < (SELECT now_ms FROM clock) THEN 'parked_too_long'
                                               ELSE 'waiting' END
                              WHEN 0 THEN (SELECT state
@@ -663,7 +698,7 @@ SELECT task_id, queue, reason, parked_at_ms, park_reason, evidence
  WHERE verdict = 'release'
 /* would_release_tasks(task_id,queue,reason,parked_at_ms,park_reason,evidence) */;
 CREATE VIEW events_cutoff AS
-SELECT (SELECT now_ms FROM clock) - (SELECT events_retention_days FROM sweep_limits) * 86400000 AS cutoff_ms
+SELECT (SELECT now_ms FROM clock) - (SELECT value FROM sweep_limits WHERE name = 'events_retention_days') * 86400000 AS cutoff_ms
 /* events_cutoff(cutoff_ms) */;
 CREATE VIEW prunable_events AS
 SELECT id, at_ms, kind, subject, task_id
@@ -691,7 +726,7 @@ SELECT id
  WHERE outcome <> 'running'
    AND id <> 'expire_leases.idle'
    AND sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')
-   AND started_at_ms < (SELECT now_ms FROM clock) - (SELECT runs_retention_days FROM sweep_limits) * 86400000
+   AND started_at_ms < (SELECT now_ms FROM clock) - (SELECT value FROM sweep_limits WHERE name = 'runs_retention_days') * 86400000
    AND id NOT IN (SELECT run_id FROM gate_runs)
 /* forgettable_runs(id) */;
 CREATE VIEW gate_runs AS
@@ -713,11 +748,12 @@ SELECT id AS run_id,
        outcome,
        drained,
        coalesce(finished_at_ms, heartbeat_at_ms, started_at_ms) - started_at_ms AS duration_ms,
+       schema_version,
        batches,
        counts,
        error
   FROM sweep_runs
-/* sweep_reports(run_id,sweep,mode,requested_mode,gated,gate_reason,outcome,drained,duration_ms,batches,counts,error) */;
+/* sweep_reports(run_id,sweep,mode,requested_mode,gated,gate_reason,outcome,drained,duration_ms,schema_version,batches,counts,error) */;
 -- Dbmate schema migrations
 INSERT INTO "schema_migrations" (version) VALUES
   ('20261130000100'),

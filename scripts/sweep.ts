@@ -42,7 +42,7 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     origin: options.origin ?? "manual",
     runner: `${hostname()}:${process.pid}`,
     sql_version: sqlVersion(steps),
-    schema_version: listSql("db/migrations").at(-1)!.split("_")[0]!,
+    needs_schema_version: listSql("db/migrations").at(-1)!.split("_")[0]!,
     scope_queue: options.scopeQueue ?? null,
   };
   const started = performance.now();
@@ -62,10 +62,11 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
       if (own) return asReport(own, durationMs);
       return { ...shared, run_id: null, mode: requested, outcome: "skipped", duration_ms: Math.round(durationMs), reason: await whoHolds(db, name, values.scope_queue) };
     }
-    const reported = rows[steps.findIndex((step) => step.name === "report")]![0];
-    // No row: a run of this id has been over before, and its answer was lost on the way. The ledger has it.
-    const run = reported ?? (await runFile(db, "db/ledger/read_run.sql", values))[0];
+    let run = rows.flat().at(-1); // only what reports returns a row
+    // A run whose answer was lost on the way, or that was asked for again, is over already: the ledger has it.
+    if (!run || (run.run_id !== values.run_id && (options.runId || db.retried))) run = (await runFile(db, "db/ledger/read_run.sql", values))[0] ?? run;
     if (!run) throw new Failure(EXIT.failed, `${name}: run ${values.run_id} left no trace in the ledger: look into sweep_runs before running it again`);
+    if (String(run.schema_version) < values.needs_schema_version) throw new Failure(EXIT.config, `${name}: ${db.target.shown}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
     const took = performance.now() - sent;
     if (run.outcome !== "running") return asReport(run, performance.now() - started);
     const size = Number(run.row_limit);
@@ -80,7 +81,7 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
 function asReport(run: Row, durationMs: number): Report {
   const { run_id, sweep, mode, requested_mode, gate_reason, outcome, batches } = run;
   return {
-    sweep, run_id, mode, requested_mode, gated: Boolean(run.gated), gate_reason, outcome,
+    sweep, run_id, mode, requested_mode, gated: Boolean(run.gated), gate_reason: gate_reason ?? null, outcome,
     drained: Boolean(run.drained), duration_ms: Math.round(durationMs), batches,
     ...JSON.parse(String(run.counts)),
     ...(run.error ? { error: run.error } : {}),

@@ -67,6 +67,28 @@ BEGIN
     SELECT RAISE(ABORT, 'sweep_settings: a setting cannot be deleted; change its value');
 END;
 
+-- The fake time once more, where the view `clock` looks for it: an empty table is asked for nothing, and the time is read in
+-- every idle minute.
+CREATE TABLE fake_clock (
+    name TEXT PRIMARY KEY NOT NULL DEFAULT 'now' CHECK (name = 'now'),
+    now_ms INTEGER NOT NULL
+) STRICT;
+
+CREATE TRIGGER sweep_settings_set_fake_clock
+AFTER UPDATE OF value ON sweep_settings
+WHEN NEW.name = 'fake_now_ms'
+BEGIN
+    DELETE FROM fake_clock;
+    INSERT INTO fake_clock (now_ms) SELECT CAST(NEW.value AS INTEGER) WHERE NEW.value IS NOT NULL;
+END;
+
+CREATE TRIGGER sweep_settings_replace_fake_clock
+AFTER INSERT ON sweep_settings
+WHEN NEW.name = 'fake_now_ms'
+BEGIN
+    UPDATE sweep_settings SET value = NEW.value WHERE name = NEW.name;
+END;
+
 -- The settings that can be used. A value that is no whole number of 1 or more - written by a tool with checks off - is not
 -- among them, reads as NULL, and nothing is older, staler or fewer than NULL: a broken setting stops a sweep, it never
 -- widens one.
@@ -84,7 +106,8 @@ CREATE TABLE sweep_runs (
     origin TEXT NOT NULL DEFAULT 'manual',
     runner TEXT NOT NULL DEFAULT '',            -- host and pid
     sql_version TEXT NOT NULL DEFAULT '',       -- of the sweep file's statements and of the schema
-    schema_version TEXT NOT NULL DEFAULT '',    -- the newest migration that the runner knows of
+    schema_version TEXT NOT NULL DEFAULT '',    -- the newest migration applied
+    needs_schema_version TEXT NOT NULL DEFAULT '', -- the newest migration that the runner knows of
     scope_queue TEXT,                           -- NULL: everything; else one queue, a proof's own
     batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch
     batches INTEGER NOT NULL DEFAULT 0,         -- counted up by each batch; in the idle row, by each idle run
@@ -98,6 +121,8 @@ CREATE TABLE sweep_runs (
     error TEXT,
     CONSTRAINT sweep_runs_sweep_is_known
         CHECK (sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')),
+    CONSTRAINT pending_migrations_run_make_migrate
+        CHECK (schema_version >= needs_schema_version),
     CONSTRAINT sweep_runs_requested_mode_is_observe_or_enabled
         CHECK (requested_mode IN ('observe', 'enabled')),
     CONSTRAINT sweep_runs_mode_is_observe_or_enabled
@@ -118,11 +143,27 @@ CREATE TABLE sweep_runs (
         CHECK (finished_at_ms BETWEEN 946684800000 AND 4102444800000)
 ) STRICT;
 
+-- The idle minutes of expire_leases share this row; its `batches` counts them.
+INSERT INTO sweep_runs (id, sweep, outcome, drained, counts)
+VALUES ('expire_leases.idle', 'expire_leases', 'ok', 1, '{"expired_leases":0}');
+
+-- And it knows the newest migration, so that an idle minute need not look it up to refuse a schema that is too old.
+CREATE TRIGGER schema_migrations_tell_idle_runs
+AFTER INSERT ON schema_migrations
+BEGIN
+    UPDATE sweep_runs SET schema_version = max(schema_version, NEW.version) WHERE id = 'expire_leases.idle';
+END;
+
+CREATE TRIGGER schema_migrations_tell_idle_runs_of_rollback
+AFTER DELETE ON schema_migrations
+BEGIN
+    UPDATE sweep_runs SET schema_version = (SELECT max(version) FROM schema_migrations) WHERE id = 'expire_leases.idle';
+END;
+
 -- Never two at once. A proof's runs, confined to a queue of their own, neither block the live ones nor are blocked.
 CREATE UNIQUE INDEX sweep_runs_one_running_idx ON sweep_runs (sweep, coalesce(scope_queue, '')) WHERE outcome = 'running';
 
--- Serves the gate and sweep_status: the latest runs of a sweep. The idle row stays out, so that an idle minute writes
--- two rows at most.
+-- Serves the gate and sweep_status: the latest runs of a sweep. The idle row stays out: an idle minute writes one row.
 CREATE INDEX sweep_runs_sweep_started_at_ms_idx ON sweep_runs (sweep, started_at_ms) WHERE id <> 'expire_leases.idle';
 
 CREATE TABLE sweep_findings (
@@ -146,19 +187,25 @@ CREATE TABLE sweep_batch (
     scope_queue TEXT,
     row_limit INTEGER,
     last_event_id INTEGER NOT NULL DEFAULT 0,   -- what this batch logs has a higher id
-    after_task_id INTEGER NOT NULL DEFAULT 0,   -- revalidation: the tasks of this batch, (after, up to]
-    up_to_task_id INTEGER NOT NULL DEFAULT 0,
-    up_to_at_ms INTEGER NOT NULL DEFAULT 0,     -- pruning: the events of this batch, up to this time and id
-    up_to_event_id INTEGER NOT NULL DEFAULT 0
+    after_task_id INTEGER NOT NULL DEFAULT 0,   -- revalidation: this batch's tasks come after this one
+    up_to_task_id INTEGER NOT NULL DEFAULT 0,   -- ... and go up to this one
+    up_to_at_ms INTEGER NOT NULL DEFAULT 0,     -- pruning: this batch's events lie before this time,
+    up_to_event_id INTEGER NOT NULL DEFAULT 0   -- ... or at it, up to this one
 ) STRICT;
 
-CREATE TRIGGER sweep_runs_refuse_old_schema
-BEFORE INSERT ON sweep_runs
-WHEN NEW.schema_version > ''
-BEGIN
-    SELECT RAISE(ABORT, 'pending migrations: the schema is older than the sweeps; run "make migrate"')
-     WHERE NEW.schema_version > (SELECT max(version) FROM schema_migrations);
-END;
+-- How the steps look at it: always one row, NULLs and a limit of 0 where no batch is open. count(*) alone costs nothing on
+-- an empty table, where looking for a row would be billed as reading one: so a step that has nothing to do reads nothing.
+CREATE VIEW open_batch AS
+SELECT CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT run_id FROM sweep_batch) END AS run_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT acts FROM sweep_batch) END AS acts,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN coalesce((SELECT row_limit FROM sweep_batch WHERE acts), 0) ELSE 0 END AS act_limit,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT row_limit FROM sweep_batch) END AS row_limit,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT scope_queue FROM sweep_batch) END AS scope_queue,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT last_event_id FROM sweep_batch) END AS last_event_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT after_task_id FROM sweep_batch) END AS after_task_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_task_id FROM sweep_batch) END AS up_to_task_id,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_at_ms FROM sweep_batch) END AS up_to_at_ms,
+       CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_event_id FROM sweep_batch) END AS up_to_event_id;
 
 CREATE TRIGGER sweep_runs_one_at_a_time
 BEFORE INSERT ON sweep_runs
@@ -228,8 +275,12 @@ BEGIN
 END;
 
 -- migrate:down
+DROP TRIGGER schema_migrations_tell_idle_runs_of_rollback;
+DROP TRIGGER schema_migrations_tell_idle_runs;
+DROP VIEW open_batch;
 DROP TABLE sweep_batch;
 DROP TABLE sweep_findings;
 DROP TABLE sweep_runs;
 DROP VIEW sweep_limits;
+DROP TABLE fake_clock;
 DROP TABLE sweep_settings;

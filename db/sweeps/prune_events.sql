@@ -7,22 +7,23 @@
 -- schedule: 17 5 * * *
 
 -- name: open_run
-INSERT INTO sweep_runs (id, sweep, requested_mode, mode, origin, runner, sql_version, schema_version, scope_queue, batch_rows, batches,
-                        started_at_ms, counts)
+INSERT INTO sweep_runs (id, sweep, requested_mode, mode, origin, runner, sql_version, schema_version, needs_schema_version,
+                        scope_queue, batch_rows, batches, started_at_ms, counts)
 SELECT coalesce(:run_id, lower(hex(randomblob(16)))),
        'prune_events',
        coalesce(:mode, 'enabled'),
        coalesce(:mode, 'enabled'),
        coalesce(:origin, 'manual'),
        coalesce(:runner, 'SQL shell'),
-       coalesce(:sql_version, 'SQL shell') || '/' || (SELECT max(version) FROM schema_migrations),
-       coalesce(:schema_version, ''),
+       coalesce(:sql_version, 'SQL shell') || '/' || schema_version,
+       schema_version,
+       coalesce(:needs_schema_version, ''),
        :scope_queue,
        :batch_rows,
        1,
-       now_ms,
+       (SELECT now_ms FROM clock),
        '{"events_pruned":0}'
-  FROM clock
+  FROM (SELECT max(version) AS schema_version FROM schema_migrations)
  WHERE true
     ON CONFLICT (id) DO UPDATE
    SET batches = batches + 1,
@@ -38,10 +39,10 @@ UPDATE sweep_batch
   FROM (SELECT at_ms, id
           FROM (SELECT at_ms, id
                   FROM prunable_events
-                 WHERE (SELECT scope_queue FROM sweep_batch) IS NULL
-                    OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM sweep_batch)
+                 WHERE (SELECT scope_queue FROM open_batch) IS NULL
+                    OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM open_batch)
                  ORDER BY at_ms, id
-                 LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch WHERE acts))
+                 LIMIT (SELECT act_limit FROM open_batch))
          ORDER BY at_ms DESC, id DESC
          LIMIT 1) AS chosen;
 
@@ -49,10 +50,10 @@ UPDATE sweep_batch
 DELETE FROM events
  WHERE id IN (SELECT id
                 FROM prunable_events
-               WHERE at_ms <= (SELECT up_to_at_ms FROM sweep_batch)
-                 AND (at_ms < (SELECT up_to_at_ms FROM sweep_batch) OR id <= (SELECT up_to_event_id FROM sweep_batch))
-                 AND ((SELECT scope_queue FROM sweep_batch) IS NULL
-                      OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM sweep_batch)));
+               WHERE at_ms <= (SELECT up_to_at_ms FROM open_batch)
+                 AND (at_ms < (SELECT up_to_at_ms FROM open_batch) OR id <= (SELECT up_to_event_id FROM open_batch))
+                 AND ((SELECT scope_queue FROM open_batch) IS NULL
+                      OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM open_batch)));
 
 -- name: count_batch
 -- changes() is the number of events the step before deleted; an observing run counts what it would have pruned.
@@ -76,7 +77,7 @@ UPDATE sweep_runs
 UPDATE sweep_runs
    SET outcome = 'ok',
        finished_at_ms = (SELECT now_ms FROM clock)
- WHERE id = (SELECT run_id FROM sweep_batch)
+ WHERE id = (SELECT run_id FROM open_batch)
    AND (drained OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: log_run
@@ -90,7 +91,7 @@ SELECT finished_at_ms,
                    'cutoff_ms', (SELECT cutoff_ms FROM events_cutoff),
                    'drained', drained)
   FROM sweep_runs
- WHERE id = (SELECT run_id FROM sweep_batch WHERE acts)
+ WHERE id = (SELECT CASE WHEN acts THEN run_id END FROM open_batch)
    AND outcome = 'ok';
 
 -- name: forget_findings
@@ -100,7 +101,7 @@ DELETE FROM sweep_findings
                    FROM forgettable_runs
                    JOIN sweep_findings ON sweep_findings.run_id = forgettable_runs.id
                   WHERE EXISTS (SELECT 1 FROM batch_events WHERE kind = 'events_pruned' AND subject IS NULL)
-                  LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch));
+                  LIMIT (SELECT act_limit FROM open_batch));
 
 -- name: forget_runs
 DELETE FROM sweep_runs
@@ -108,12 +109,12 @@ DELETE FROM sweep_runs
                 FROM forgettable_runs
                WHERE EXISTS (SELECT 1 FROM batch_events WHERE kind = 'events_pruned' AND subject IS NULL)
                  AND NOT EXISTS (SELECT 1 FROM sweep_findings WHERE sweep_findings.run_id = forgettable_runs.id)
-               LIMIT (SELECT coalesce(max(row_limit), 0) FROM sweep_batch));
+               LIMIT (SELECT act_limit FROM open_batch));
 
 -- name: report
-SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit
+SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit
   FROM sweep_reports
- WHERE run_id = (SELECT run_id FROM sweep_batch);
+ WHERE run_id = (SELECT run_id FROM open_batch);
 
 -- name: close_batch
 DELETE FROM sweep_batch;

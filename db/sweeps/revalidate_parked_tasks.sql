@@ -8,15 +8,13 @@
 -- schedule: 17 5 * * *
 
 -- name: open_run
-INSERT INTO sweep_runs (id, sweep, requested_mode, mode, gate_reason, origin, runner, sql_version, schema_version, scope_queue, batch_rows,
-                        batches, started_at_ms, counts)
-SELECT run_id,
-       'revalidate_parked_tasks',
-       requested_mode,
+INSERT INTO sweep_runs (id, sweep, requested_mode, mode, gate_reason, origin, runner, sql_version, schema_version,
+                        needs_schema_version, scope_queue, batch_rows, batches, started_at_ms, counts)
+SELECT run_id, 'revalidate_parked_tasks', requested_mode,
        CASE WHEN gate_is_open THEN requested_mode ELSE 'observe' END,
        CASE WHEN requested_mode = 'enabled' AND NOT gate_is_open
             THEN 'no finished observe run of this version over everything in the ledger yet' END,
-       origin, runner, sql_version, schema_version, scope_queue, batch_rows, 1, now_ms,
+       origin, runner, sql_version, schema_version, needs_schema_version, scope_queue, batch_rows, 1, now_ms,
        '{"checked":0,"would_release":0,"released":0,"confirmed":0,"stale":0}'
   FROM (SELECT asked.*,
                EXISTS (SELECT 1
@@ -27,12 +25,13 @@ SELECT run_id,
                        coalesce(:mode, 'observe') AS requested_mode,
                        coalesce(:origin, 'manual') AS origin,
                        coalesce(:runner, 'SQL shell') AS runner,
-                       coalesce(:sql_version, 'SQL shell') || '/' || (SELECT max(version) FROM schema_migrations) AS sql_version,
-                       coalesce(:schema_version, '') AS schema_version,
+                       coalesce(:sql_version, 'SQL shell') || '/' || max(version) AS sql_version,
+                       max(version) AS schema_version,
+                       coalesce(:needs_schema_version, '') AS needs_schema_version,
                        :scope_queue AS scope_queue,
                        :batch_rows AS batch_rows,
-                       now_ms
-                  FROM clock) AS asked)
+                       (SELECT now_ms FROM clock) AS now_ms
+                  FROM schema_migrations) AS asked)
  WHERE true
     ON CONFLICT (id) DO UPDATE
    SET batches = batches + 1,
@@ -49,17 +48,17 @@ UPDATE sweep_batch
                                             AND id > sweep_batch.after_task_id
                                             AND (sweep_batch.scope_queue IS NULL OR queue = sweep_batch.scope_queue)
                                           ORDER BY id
-                                          LIMIT (SELECT row_limit FROM sweep_batch))),
+                                          LIMIT (SELECT row_limit FROM open_batch))),
                                 after_task_id);
 
 -- name: judge_tasks
 -- Confirmed tasks are only counted, further down.
 INSERT INTO sweep_findings (run_id, task_id, verdict, reason, evidence)
-SELECT (SELECT run_id FROM sweep_batch), task_id, verdict, reason, evidence
+SELECT (SELECT run_id FROM open_batch), task_id, verdict, reason, evidence
   FROM parked_verdicts
- WHERE task_id > (SELECT after_task_id FROM sweep_batch)
-   AND task_id <= (SELECT up_to_task_id FROM sweep_batch)
-   AND ((SELECT scope_queue FROM sweep_batch) IS NULL OR queue = (SELECT scope_queue FROM sweep_batch))
+ WHERE task_id > (SELECT after_task_id FROM open_batch)
+   AND task_id <= (SELECT up_to_task_id FROM open_batch)
+   AND ((SELECT scope_queue FROM open_batch) IS NULL OR queue = (SELECT scope_queue FROM open_batch))
    AND verdict <> 'confirmed';
 
 -- name: stop_at_most_releases
@@ -75,14 +74,14 @@ UPDATE sweep_batch
                                  OFFSET (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run') - 1
                                         - (SELECT counts ->> '$.released'
                                              FROM sweep_runs
-                                            WHERE id = (SELECT run_id FROM sweep_batch))),
+                                            WHERE id = (SELECT run_id FROM open_batch))),
                                 up_to_task_id)
  WHERE acts;
 
 -- name: drop_findings_beyond
 DELETE FROM sweep_findings
- WHERE run_id = (SELECT run_id FROM sweep_batch WHERE acts)
-   AND task_id > (SELECT up_to_task_id FROM sweep_batch);
+ WHERE run_id = (SELECT CASE WHEN acts THEN run_id END FROM open_batch)
+   AND task_id > (SELECT up_to_task_id FROM open_batch);
 
 -- name: log_releases
 INSERT INTO events (at_ms, kind, subject, task_id, run_id, payload)
@@ -94,8 +93,8 @@ SELECT (SELECT now_ms FROM clock),
        json_object('reason', found.reason, 'parked_at_ms', tasks.parked_at_ms, 'evidence', json(found.evidence))
   FROM sweep_findings AS found
   JOIN tasks ON tasks.id = found.task_id
- WHERE found.run_id = (SELECT run_id FROM sweep_batch WHERE acts)
-   AND found.task_id > (SELECT after_task_id FROM sweep_batch)
+ WHERE found.run_id = (SELECT CASE WHEN acts THEN run_id END FROM open_batch)
+   AND found.task_id > (SELECT after_task_id FROM open_batch)
    AND found.verdict = 'release';
 
 -- name: release_tasks
@@ -150,15 +149,15 @@ UPDATE sweep_runs
 UPDATE sweep_runs
    SET outcome = 'ok',
        finished_at_ms = (SELECT now_ms FROM clock)
- WHERE id = (SELECT run_id FROM sweep_batch)
+ WHERE id = (SELECT run_id FROM open_batch)
    AND (drained
         OR counts ->> '$.released' >= (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run')
         OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
-SELECT sweep_reports.*, (SELECT row_limit FROM sweep_batch) AS row_limit
+SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit
   FROM sweep_reports
- WHERE run_id = (SELECT run_id FROM sweep_batch);
+ WHERE run_id = (SELECT run_id FROM open_batch);
 
 -- name: close_batch
 DELETE FROM sweep_batch;

@@ -21,6 +21,8 @@ export type Database = {
   batch(statements: Statement[]): Promise<Row[][]>;
   /** Runs one script of several statements, its own BEGIN and COMMIT included. Throws a Failure. */
   script(sql: string): Promise<void>;
+  /** Whether the latest call needed a further try, so that an earlier one may have been carried out and its answer lost. */
+  retried: boolean;
   close(): void;
 };
 
@@ -48,6 +50,7 @@ export async function openDatabase(target: Target): Promise<Database> {
 
   const attempt = async <T>(work: () => Promise<T>): Promise<T> => {
     for (let tries = 0; ; tries++) {
+      db.retried = tries > 0;
       try {
         return await work();
       } catch (error) {
@@ -65,8 +68,9 @@ export async function openDatabase(target: Target): Promise<Database> {
     }
   };
 
-  return {
+  const db: Database = {
     target,
+    retried: false,
     batch: (statements) =>
       attempt(async () => {
         const results: ResultSet[] = await client.batch(statements as { sql: string; args: InArgs }[], "write");
@@ -75,6 +79,7 @@ export async function openDatabase(target: Target): Promise<Database> {
     script: (sql) => attempt(() => client.executeMultiple(sql)),
     close: () => client.close(),
   };
+  return db;
 }
 
 /** A Failure that remembers which statement of the batch it was, where the engine says so. */
@@ -102,7 +107,8 @@ function explain(error: unknown, target: Target): Failure {
   if (code.startsWith("SQLITE_READONLY")) return fail(EXIT.refused, `${at} may not be written: give this user write permission on the file and its directory`);
   if (code.startsWith("SQLITE_NOTADB")) return fail(EXIT.config, `${at} is not a SQLite database: correct DATABASE_URL`);
   if (/^no such (table|view|column)/.test(text)) return fail(EXIT.config, `${at}: ${text}: pending migrations; run "make migrate"`);
-  if (/^(pending migrations|sweep_settings):/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
+  if (/pending_migrations/.test(text)) return fail(EXIT.config, `${at}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
+  if (/^sweep_settings:/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
   if (/ConnectionFailed|unable to open database/i.test(text)) return fail(EXIT.unreachable, `${at} cannot be opened: check that the path exists and may be read`);
   if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${REQUEST_TIMEOUT_MS / 1000} s: check the server, then try again`);
   const network = /^(?:E[A-Z]+|UND_\w+)$/.exec(e.cause?.code ?? "")?.[0] ?? (error instanceof TypeError ? text : undefined);
