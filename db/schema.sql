@@ -705,6 +705,18 @@ SELECT id, at_ms, kind, subject, task_id
   FROM events
  WHERE at_ms < (SELECT cutoff_ms FROM events_cutoff)
 /* prunable_events(id,at_ms,kind,subject,task_id) */;
+CREATE VIEW batch_prunable_events AS
+SELECT id, at_ms
+  FROM prunable_events
+ WHERE (SELECT scope_queue FROM sweep_batch) IS NULL
+ UNION ALL
+SELECT id, at_ms
+  FROM prunable_events
+ WHERE id IN (SELECT id
+                FROM events
+               WHERE kind GLOB 'proof.*'
+                 AND subject = (SELECT scope_queue FROM sweep_batch))
+/* batch_prunable_events(id,at_ms) */;
 CREATE VIEW sweep_evidence AS
 SELECT ready_terms.task_id,
        ready_terms.branch,

@@ -167,6 +167,20 @@ SELECT id, at_ms, kind, subject, task_id
   FROM events
  WHERE at_ms < (SELECT cutoff_ms FROM events_cutoff);
 
+-- Those that the pruning in hand may take: all, or, for a proof, nothing but its own: kinds that begin `proof.`, with its
+-- queue as their subject. The proof's are found by kind, so that a backlog of other people's old events costs it nothing.
+CREATE VIEW batch_prunable_events AS
+SELECT id, at_ms
+  FROM prunable_events
+ WHERE (SELECT scope_queue FROM sweep_batch) IS NULL
+ UNION ALL
+SELECT id, at_ms
+  FROM prunable_events
+ WHERE id IN (SELECT id
+                FROM events
+               WHERE kind GLOB 'proof.*'
+                 AND subject = (SELECT scope_queue FROM sweep_batch));
+
 -- Events that a parked task still rests on although pruning has deleted them.
 CREATE VIEW sweep_evidence AS
 SELECT ready_terms.task_id,
@@ -226,6 +240,7 @@ DROP VIEW sweep_reports;
 DROP VIEW forgettable_runs;
 DROP VIEW gate_runs;
 DROP VIEW sweep_evidence;
+DROP VIEW batch_prunable_events;
 DROP VIEW prunable_events;
 DROP VIEW events_cutoff;
 DROP VIEW would_release_tasks;

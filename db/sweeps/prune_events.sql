@@ -32,15 +32,12 @@ SELECT coalesce(:run_id, lower(hex(randomblob(16)))),
 
 -- name: choose_events
 -- The bounds first, as values: the next step rests on them, not on a clock that has moved on.
--- A proof prunes nothing but its own events: kinds that begin `proof.`, with its queue as their subject.
 UPDATE sweep_batch
    SET up_to_at_ms = chosen.at_ms,
        up_to_event_id = chosen.id
   FROM (SELECT at_ms, id
           FROM (SELECT at_ms, id
-                  FROM prunable_events
-                 WHERE (SELECT scope_queue FROM open_batch) IS NULL
-                    OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM open_batch)
+                  FROM batch_prunable_events
                  ORDER BY at_ms, id
                  LIMIT (SELECT act_limit FROM open_batch))
          ORDER BY at_ms DESC, id DESC
@@ -49,11 +46,9 @@ UPDATE sweep_batch
 -- name: delete_events
 DELETE FROM events
  WHERE id IN (SELECT id
-                FROM prunable_events
+                FROM batch_prunable_events
                WHERE at_ms <= (SELECT up_to_at_ms FROM open_batch)
-                 AND (at_ms < (SELECT up_to_at_ms FROM open_batch) OR id <= (SELECT up_to_event_id FROM open_batch))
-                 AND ((SELECT scope_queue FROM open_batch) IS NULL
-                      OR kind GLOB 'proof.*' AND subject = (SELECT scope_queue FROM open_batch)));
+                 AND (at_ms < (SELECT up_to_at_ms FROM open_batch) OR id <= (SELECT up_to_event_id FROM open_batch)));
 
 -- name: count_batch
 -- changes() is the number of events the step before deleted; an observing run counts what it would have pruned.
@@ -63,13 +58,8 @@ UPDATE sweep_runs
                             + CASE WHEN batch.acts THEN changes() ELSE batch.left_over END),
        drained = NOT batch.acts OR NOT batch.left_over
   FROM (SELECT sweep_batch.*,
-               CASE WHEN acts
-                    THEN EXISTS (SELECT 1
-                                   FROM prunable_events
-                                  WHERE scope_queue IS NULL OR kind GLOB 'proof.*' AND subject = scope_queue)
-                    ELSE (SELECT count(*)
-                            FROM prunable_events
-                           WHERE scope_queue IS NULL OR kind GLOB 'proof.*' AND subject = scope_queue) END AS left_over
+               CASE WHEN acts THEN EXISTS (SELECT 1 FROM batch_prunable_events)
+                    ELSE (SELECT count(*) FROM batch_prunable_events) END AS left_over
           FROM sweep_batch) AS batch
  WHERE sweep_runs.id = batch.run_id;
 
