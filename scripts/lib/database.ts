@@ -19,6 +19,8 @@ export type Database = {
   target: Target;
   /** Sends the statements as one write transaction: all or nothing. Returns each statement's rows. Throws a Failure. */
   batch(statements: Statement[]): Promise<Row[][]>;
+  /** The same for statements that only read: one snapshot, and no writer waits for it. */
+  read(statements: Statement[]): Promise<Row[][]>;
   /** Runs one script of several statements, its own BEGIN and COMMIT included. Throws a Failure. */
   script(sql: string): Promise<void>;
   /** Whether the latest call needed a further try, so that an earlier one may have been carried out and its answer lost. */
@@ -68,14 +70,17 @@ export async function openDatabase(target: Target): Promise<Database> {
     }
   };
 
+  const send = (statements: Statement[], mode: "write" | "read") =>
+    attempt(async () => {
+      const results: ResultSet[] = await client.batch(statements as { sql: string; args: InArgs }[], mode);
+      return results.map((result) => result.rows.map((row) => ({ ...row })));
+    });
+
   const db: Database = {
     target,
     retried: false,
-    batch: (statements) =>
-      attempt(async () => {
-        const results: ResultSet[] = await client.batch(statements as { sql: string; args: InArgs }[], "write");
-        return results.map((result) => result.rows.map((row) => ({ ...row })));
-      }),
+    batch: (statements) => send(statements, "write"),
+    read: (statements) => send(statements, "read"),
     script: (sql) => attempt(() => client.executeMultiple(sql)),
     close: () => client.close(),
   };
