@@ -71,7 +71,7 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     if (run.outcome !== "running") return asReport(run, performance.now() - started);
     const size = Number(run.row_limit);
     fullSize ??= size;
-    if (took > SLOW_BATCH_MS) batchRows = Math.max(SMALLEST_BATCH_ROWS, Math.floor(size / 2));
+    if (took > SLOW_BATCH_MS) batchRows = Math.min(size, Math.max(SMALLEST_BATCH_ROWS, Math.floor(size / 2)));
     else if (took < QUICK_BATCH_MS) batchRows = Math.min(size * 2, fullSize);
     // As long a pause as the batch took: batches sent back to back starve every other writer on a server.
     await sleep(took);
