@@ -16,7 +16,8 @@ SELECT 1, (SELECT value FROM sweep_limits WHERE name = 'expire_batch_rows'), (SE
 -- include: ../sweeps/expire_leases.sql close_batch
 
 -- name: take_lease
-INSERT INTO leases (task_id, worker, token, acquired_at_ms, expires_at_ms)
+-- A lease row that somebody left behind on a claimable task binds nothing: it makes way, or it would block the queue.
+INSERT OR REPLACE INTO leases (task_id, worker, token, acquired_at_ms, expires_at_ms)
 SELECT task_id, :worker, :token, (SELECT now_ms FROM clock), (SELECT now_ms FROM clock) + :lease_ms
   FROM claimable_tasks
  WHERE queue = :queue
