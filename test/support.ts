@@ -162,6 +162,13 @@ function testOn(engine: Engine) {
   });
 }
 
+/** Every row of every table, for tests that promise that nothing has changed. */
+export async function everything({ client }: { client: Client }): Promise<Record<string, Row[]>> {
+  const tables = (await client.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name")).rows;
+  const contents = await client.batch(tables.map(({ name }) => `SELECT * FROM "${String(name)}"`), "deferred");
+  return Object.fromEntries(tables.map(({ name }, i) => [String(name), contents[i]!.rows.map((row) => ({ ...row }))]));
+}
+
 /** A mode file with this content; returns the environment that names it. */
 export async function modeFile(content: string): Promise<{ SWEEP_MODE_FILE: string }> {
   const { writeFileSync } = await import("node:fs");
