@@ -62,7 +62,7 @@ branches AS (
            conditions.type AS condition_type,
            each_branch.key AS branch,
            json_type(conditions.condition, '$.any') IS NOT NULL
-               AND EXISTS (SELECT 1 FROM json_each(conditions.condition) AS member WHERE member.key <> 'any') AS is_mixed,
+               AND (SELECT count(*) FROM json_each(conditions.condition)) > 1 AS is_mixed,
            CASE WHEN each_branch.type = 'object' THEN each_branch.value ELSE '{}' END AS branch_body
       FROM conditions,
            json_each(CASE WHEN json_type(conditions.condition, '$.any') IS NULL
@@ -79,7 +79,7 @@ terms AS (
            each_term.key AS term,
            branches.is_mixed
                OR json_type(branches.branch_body, '$.all') IS NOT NULL
-              AND EXISTS (SELECT 1 FROM json_each(branches.branch_body) AS member WHERE member.key <> 'all') AS is_mixed,
+              AND (SELECT count(*) FROM json_each(branches.branch_body)) > 1 AS is_mixed,
            each_term.type AS type,
            CASE WHEN each_term.type = 'object' THEN each_term.value ELSE '{}' END AS body
       FROM branches,
@@ -139,7 +139,7 @@ WHEN NEW.fault IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'ready_condition refused: it is not JSON') WHERE NEW.fault = 'not_json';
     SELECT RAISE(ABORT, 'ready_condition refused: it must be one JSON object, a term, {"all": [...]} or {"any": [...]}') WHERE NEW.fault = 'not_an_object';
-    SELECT RAISE(ABORT, 'ready_condition refused: "any" or "all" must stand alone in its object') WHERE NEW.fault = 'mixed';
+    SELECT RAISE(ABORT, 'ready_condition refused: "any" or "all" must stand alone in its object, and once') WHERE NEW.fault = 'mixed';
     SELECT RAISE(ABORT, 'ready_condition refused: it holds no term; "any" and "all" take a list of at least one, and a term is an object with a "kind"') WHERE NEW.fault = 'not_a_term';
     SELECT RAISE(ABORT, 'ready_condition refused: nested too deep; "any" may hold terms and {"all": [...]}, "all" may hold terms only') WHERE NEW.fault = 'too_deep';
     SELECT RAISE(ABORT, 'ready_condition refused: unknown kind; use event_seen, task_done, not_before or manual') WHERE NEW.fault = 'unknown_kind';
@@ -251,7 +251,12 @@ WHEN NEW.state = 'parked' AND NEW.parked_at_ms IS NOT NULL
 BEGIN
     DELETE FROM ready_terms WHERE task_id = NEW.id;
     INSERT INTO ready_terms (task_id, branch, term, kind, event, subject, since_ms, depends_on, at_ms, fault)
-    SELECT task_id, branch, term, kind, event, subject, since_ms, depends_on, at_ms, fault
+    -- Of a faulty term only the fault: a value of the wrong type would be refused before the guard can say what is wrong.
+    SELECT task_id, branch, term, kind, event, subject,
+           CASE WHEN fault IS NULL THEN since_ms END,
+           CASE WHEN fault IS NULL THEN depends_on END,
+           CASE WHEN fault IS NULL THEN at_ms END,
+           fault
       FROM condition_terms
      WHERE task_id = NEW.id;
     UPDATE tasks
