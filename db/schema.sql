@@ -97,6 +97,12 @@ BEFORE UPDATE ON events
 BEGIN
     SELECT RAISE(ABORT, 'events are append-only: write a new event instead of changing an old one');
 END;
+CREATE TRIGGER events_refuse_replace
+BEFORE INSERT ON events
+WHEN EXISTS (SELECT 1 FROM events WHERE id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'events are append-only: there is an event of this id already; leave the id out');
+END;
 CREATE TRIGGER events_refuse_young_delete
 BEFORE DELETE ON events
 WHEN OLD.kind NOT GLOB 'proof.*'

@@ -33,6 +33,14 @@ BEGIN
     SELECT RAISE(ABORT, 'events are append-only: write a new event instead of changing an old one');
 END;
 
+-- INSERT OR REPLACE would change a row without an UPDATE, and delete it without a DELETE.
+CREATE TRIGGER events_refuse_replace
+BEFORE INSERT ON events
+WHEN EXISTS (SELECT 1 FROM events WHERE id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'events are append-only: there is an event of this id already; leave the id out');
+END;
+
 -- "Old" has one home, the view prunable_events; what it does not list stays.
 CREATE TRIGGER events_refuse_young_delete
 BEFORE DELETE ON events
