@@ -33,6 +33,8 @@ CREATE TABLE tasks (
         CHECK (not_before_ms BETWEEN 946684800000 AND 4102444800000),
     CONSTRAINT tasks_parked_at_ms_is_milliseconds
         CHECK (parked_at_ms BETWEEN 946684800000 AND 4102444800000),
+    CONSTRAINT tasks_time_park_due_ms_is_milliseconds
+        CHECK (time_park_due_ms BETWEEN 946684800000 AND 4102444800000),
     CONSTRAINT tasks_created_at_ms_is_milliseconds
         CHECK (created_at_ms BETWEEN 946684800000 AND 4102444800000),
     CONSTRAINT tasks_updated_at_ms_is_milliseconds
