@@ -95,7 +95,8 @@ END;
 CREATE VIEW sweep_limits AS
 SELECT name, CAST(value AS INTEGER) AS value
   FROM sweep_settings
- WHERE CAST(value AS INTEGER) >= 1;
+ WHERE CAST(value AS INTEGER) >= 1
+   AND CAST(value AS INTEGER) = value;
 
 CREATE TABLE sweep_runs (
     id TEXT PRIMARY KEY NOT NULL,               -- the idempotency key: the same id never does its work twice
