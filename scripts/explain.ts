@@ -6,16 +6,15 @@ import type { Target } from "./lib/target.js";
 
 /** Prints plans as indented trees. Returns 0. */
 export async function explainCommand(target: Target): Promise<ExitCode> {
-  // A connection of its own, closed at once: EXPLAIN leaves a statement open on a file, and with it a lock.
+  // A connection that nothing else uses: EXPLAIN leaves a statement open on a file, and with it a lock.
   const db = await openDatabase(target);
   for (const sweep of listSql("db/sweeps")) {
     for (const step of loadSteps(`db/sweeps/${sweep}.sql`)) {
       const unbound = Object.fromEntries(step.params.map((param) => [param, null]));
-      const { sql, args } = bind(step, unbound);
-      const [plan] = await db.batch([{ sql: `EXPLAIN QUERY PLAN ${sql}`, args }]);
+      const plan = await db.plan(bind(step, unbound));
       console.log(`${sweep}: ${step.name}`);
       const depth = new Map<unknown, number>();
-      for (const { id, parent, detail } of plan!) {
+      for (const { id, parent, detail } of plan) {
         depth.set(id, (depth.get(parent) ?? 0) + 1);
         console.log(`${"  ".repeat(depth.get(id)!)}${detail}`);
       }

@@ -21,6 +21,8 @@ export type Database = {
   batch(statements: Statement[]): Promise<Row[][]>;
   /** The same for statements that only read: one snapshot, and no writer waits for it. */
   read(statements: Statement[]): Promise<Row[][]>;
+  /** Asks for one statement's query plan, outside of a transaction: on a file EXPLAIN stays open, and no COMMIT gets past it. */
+  plan(statement: Statement): Promise<Row[]>;
   /** Runs one script of several statements, its own BEGIN and COMMIT included. Throws a Failure. */
   script(sql: string): Promise<void>;
   /** Whether the latest call needed a further try, so that an earlier one may have been carried out and its answer lost. */
@@ -81,6 +83,7 @@ export async function openDatabase(target: Target): Promise<Database> {
     retried: false,
     batch: (statements) => send(statements, "write"),
     read: (statements) => send(statements, "read"),
+    plan: ({ sql, args }) => attempt(async () => (await client.execute({ sql: `EXPLAIN QUERY PLAN ${sql}`, args })).rows.map((row) => ({ ...row }))),
     script: (sql) => attempt(() => client.executeMultiple(sql)),
     close: () => client.close(),
   };
