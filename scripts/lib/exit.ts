@@ -18,7 +18,7 @@ export class Failure extends Error {
  * Control characters are folded to spaces, and the token is blotted out wherever a server or library may have quoted it.
  */
 export function oneLine(message: string): string {
-  const token = process.env.TURSO_AUTH_TOKEN;
+  const token = process.env.TURSO_AUTH_TOKEN?.trim();
   const safe = token ? message.replaceAll(token, "***") : message;
   // eslint-disable-next-line no-control-regex
   return safe.replace(/[\u0000-\u001f\u007f\u2028\u2029]+/g, " ").trim().slice(0, 1000);

@@ -12,11 +12,13 @@ const FORMS = "sqlite:PATH, file:PATH, libsql://HOST, http(s)://HOST or ws(s)://
  */
 export function readTarget(env: NodeJS.ProcessEnv): Target {
   const given = env.DATABASE_URL || env.TURSO_DATABASE_URL || "sqlite:.data/queue.db";
+  // Before anything else, so that no message below can quote a password.
+  if (/^\w+:\/\/[^/]*@/.test(given)) throw new Failure(EXIT.config, "DATABASE_URL carries credentials: put the token into TURSO_AUTH_TOKEN instead");
   const file = /^(?:sqlite3?|file):(?:\/\/)?(.*)$/is.exec(given);
   if (file) {
     const path = file[1]!;
     if (path === "" || path === ":memory:" || /[?#]/.test(path)) {
-      throw new Failure(EXIT.config, `DATABASE_URL must name a plain file, without parameters, got "${given}": use sqlite:PATH`);
+      throw new Failure(EXIT.config, `DATABASE_URL must name a plain file, without parameters, got "${given.replace(/\?.*/s, "?...")}": use sqlite:PATH`);
     }
     return { url: `file:${encodeURI(path)}`, path, shown: path };
   }
@@ -27,5 +29,8 @@ export function readTarget(env: NodeJS.ProcessEnv): Target {
   if (url.username || url.password || url.searchParams.has("authToken")) {
     throw new Failure(EXIT.config, `DATABASE_URL for ${url.host} carries credentials: put the token into TURSO_AUTH_TOKEN instead`);
   }
-  return { url: given, shown: `${url.protocol}//${url.host}${url.pathname}`, authToken: env.TURSO_AUTH_TOKEN || undefined };
+  // White space around it is what a file or a copied line leaves there.
+  const authToken = env.TURSO_AUTH_TOKEN?.trim() || undefined;
+  if (authToken && /[^!-~]/.test(authToken)) throw new Failure(EXIT.refused, "TURSO_AUTH_TOKEN holds characters that no token has: copy it again, whole and on one line");
+  return { url: given, shown: `${url.protocol}//${url.host}${url.pathname}`, authToken };
 }
