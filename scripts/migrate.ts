@@ -1,7 +1,7 @@
 // Applies db/migrations: dbmate on a file; on a server the same files by the same rules, which dbmate cannot reach.
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { openDatabase, type Database } from "./lib/database.js";
+import { explain, openDatabase, requireFile, type Database } from "./lib/database.js";
 import { EXIT, Failure, type ExitCode } from "./lib/exit.js";
 import { runFile } from "./lib/queue.js";
 import { listSql, ROOT } from "./lib/steps.js";
@@ -65,13 +65,24 @@ async function migrateServer(target: Target): Promise<void> {
   if (dangling[0]!.length > 0) throw new Failure(EXIT.failed, `${target.shown}: ${dangling[0]!.length} rows refer to rows that are not there: see PRAGMA foreign_key_check`);
 }
 
+function createFile(path: string): void {
+  try {
+    mkdirSync(dirname(path), { recursive: true });
+    closeSync(openSync(path, "a", 0o600));
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EACCES" || code === "EPERM" || code === "EROFS") throw new Failure(EXIT.refused, `${path} cannot be created (${code}): give this user write permission on its directory`);
+    throw new Failure(EXIT.config, `${path} cannot be created (${code}): correct DATABASE_URL`);
+  }
+}
+
 async function migrateFile(target: Target): Promise<void> {
   const { $ } = await import("zx");
   const path = target.path!;
   // The queue may hold anything: what we create is for its owner alone.
   process.umask(0o077);
-  mkdirSync(dirname(path), { recursive: true });
-  if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
+  if (existsSync(path)) requireFile(path);
+  else createFile(path);
   for (let tries = 1; ; tries++) {
     const run = await $({
       nothrow: true,
@@ -85,7 +96,7 @@ async function migrateFile(target: Target): Promise<void> {
     }
     // Another deploy may have been at the same file: what it has applied is not pending any more, and the next try finds it done.
     const reason = run.stderr.trim().split("\n").at(-1) ?? "";
-    if (tries === 3 || !/already exists|locked|UNIQUE constraint/.test(reason)) throw new Failure(/not a database/.test(reason) ? EXIT.config : /readonly/.test(reason) ? EXIT.refused : EXIT.failed, `${path}: dbmate: ${reason}`);
+    if (tries === 3 || !/already exists|locked|UNIQUE constraint/.test(reason)) throw explain(new Error(`dbmate: ${reason}`), target);
   }
   // With a write-ahead log readers and the writer do not stop each other; the setting stays in the file.
   const db = await openDatabase(target);

@@ -39,6 +39,11 @@ async function connect(target: Target): Promise<Client> {
   return (await import("@libsql/client/http")).createClient({ ...config, fetch: fetchInTime });
 }
 
+/** Throws a configuration failure where the path is something else than a file, which no client says clearly. */
+export function requireFile(path: string): void {
+  if (!statSync(path).isFile()) throw new Failure(EXIT.config, `${path} is no database but a directory or device: correct DATABASE_URL`);
+}
+
 /**
  * Opens the database. A file must exist, because a client would silently create an empty one under a mistyped name.
  * Throws a Failure where the file is missing or is none; a server is first spoken to by the first batch.
@@ -46,7 +51,7 @@ async function connect(target: Target): Promise<Client> {
 export async function openDatabase(target: Target): Promise<Database> {
   if (target.path !== undefined) {
     if (!existsSync(target.path)) throw new Failure(EXIT.unreachable, `no database at ${target.path}: run "make migrate" or correct DATABASE_URL`);
-    if (!statSync(target.path).isFile()) throw new Failure(EXIT.config, `${target.path} is no database but a directory or device: correct DATABASE_URL`);
+    requireFile(target.path);
   }
   let client = await connect(target).catch((error: unknown) => {
     throw explain(error, target);
@@ -96,7 +101,7 @@ export class DatabaseFailure extends Failure {
 }
 
 /** Turns whatever the client throws into a Failure: the table of platform codes, in one place. */
-function explain(error: unknown, target: Target): Failure {
+export function explain(error: unknown, target: Target): Failure {
   if (error instanceof Failure) return error;
   const e = error as { code?: string; message?: string; name?: string; statementIndex?: number; cause?: { code?: string; status?: number } };
   const text = oneLine(String(e.message ?? error).replace(/^(?:[A-Z_]+: )+(?:error executing a request on the primary: )?(?:SQLite error: )?/, ""));
@@ -111,16 +116,21 @@ function explain(error: unknown, target: Target): Failure {
 
   if (/^SQLITE_(BUSY|LOCKED)|^TRANSACTION_TIMEOUT/.test(code) || /database is locked/.test(text)) return fail(EXIT.busy, `${at} is busy: another writer holds it; try again`);
   if (status === 401 || status === 403) return fail(EXIT.refused, `${at} refused the token (${status}): check TURSO_AUTH_TOKEN`);
+  if (code.startsWith("AUTH_")) return fail(EXIT.refused, `${at} refused the token (${text}): check TURSO_AUTH_TOKEN`);
+  if (code === "BLOCKED") return fail(EXIT.refused, `${at} is blocked (${text}): ask who runs the server`);
+  if (code.startsWith("URL_")) return fail(EXIT.config, `${at}: ${text}: correct DATABASE_URL`);
   if (status === 429) return fail(EXIT.busy, `${at} asks for patience (429): try again`);
-  if (code.startsWith("SQLITE_READONLY")) return fail(EXIT.refused, `${at} may not be written: give this user write permission on the file and its directory`);
-  if (code.startsWith("SQLITE_NOTADB")) return fail(EXIT.config, `${at} is not a SQLite database: correct DATABASE_URL`);
+  if (code.startsWith("SQLITE_READONLY") || /readonly database/.test(text)) return fail(EXIT.refused, `${at} may not be written: give this user write permission on the file and its directory`);
+  if (code.startsWith("SQLITE_NOTADB") || /file is not a database/.test(text)) return fail(EXIT.config, `${at} is not a SQLite database: correct DATABASE_URL`);
   if (/^no such (table|view|column)/.test(text)) return fail(EXIT.config, `${at}: ${text}: pending migrations; run "make migrate"`);
   if (/pending_migrations/.test(text)) return fail(EXIT.config, `${at}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
   if (/^sweep_settings:/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
   if (/ConnectionFailed|unable to open database/i.test(text)) return fail(EXIT.unreachable, `${at} cannot be opened: check that the path exists and may be read`);
   if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${REQUEST_TIMEOUT_MS / 1000} s: check the server, then try again`);
   const network = /^(?:E[A-Z]+|UND_\w+)$/.exec(e.cause?.code ?? "")?.[0] ?? (error instanceof TypeError ? text : undefined);
-  if (network || status >= 400 || error instanceof SyntaxError || /^(SERVER_ERROR|HRANA|WEBSOCKET)/.test(code)) {
+  // A server that refuses a token over a web socket often just hangs up.
+  if (code.startsWith("HRANA_WEBSOCKET")) return fail(EXIT.unreachable, `${at} cannot be reached (${text}): check DATABASE_URL, TURSO_AUTH_TOKEN and the server, then try again`);
+  if (network || status >= 400 || error instanceof SyntaxError || /^(SERVER_ERROR|HRANA)/.test(code)) {
     return fail(EXIT.unreachable, `${at} cannot be reached (${status || network || text}): check DATABASE_URL and the server, then try again`);
   }
   return fail(EXIT.failed, `${at}: ${text}`);
