@@ -46,10 +46,11 @@ function parse(argv: string[]): { verb: string; options: Options } {
     });
     if (values.help) return { verb: "help", options: values };
     if (positionals.length !== 1) throw new Error(positionals.length === 0 ? "no verb given" : `one verb at a time, got ${positionals.join(" ")}`);
+    if (values["run-id"] === "") throw new Error("--run-id is empty");
     if (!/^(timer|daemon|manual)$/.test(values.origin)) throw new Error(`--origin takes timer, daemon or manual, got "${values.origin}"`);
     return { verb: positionals[0]!, options: values };
   } catch (error) {
-    throw new Failure(EXIT.usage, `${(error as Error).message}: see fleet-queue-sweepers help`);
+    throw new Failure(EXIT.usage, `${(error as Error).message.split(". ")[0]}: see fleet-queue-sweepers help`);
   }
 }
 
