@@ -319,7 +319,8 @@ BEGIN
 END;
 CREATE TRIGGER tasks_stamp_park
 AFTER UPDATE OF state, parked_at_ms ON tasks
-WHEN NEW.state = 'parked' AND NEW.parked_at_ms IS NULL
+WHEN NEW.state = 'parked'
+ AND (NEW.parked_at_ms IS NULL OR OLD.state <> 'parked' AND NEW.parked_at_ms IS OLD.parked_at_ms)
 BEGIN
     UPDATE tasks SET parked_at_ms = (SELECT now_ms FROM clock) WHERE id = NEW.id;
 END;

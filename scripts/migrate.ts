@@ -3,7 +3,7 @@ import { closeSync, existsSync, mkdirSync, openSync, readFileSync } from "node:f
 import { dirname, join } from "node:path";
 import { explain, openDatabase, requireFile, type Database } from "./lib/database.js";
 import { EXIT, Failure, type ExitCode } from "./lib/exit.js";
-import { runFile } from "./lib/queue.js";
+import { readFile } from "./lib/queue.js";
 import { listSql, ROOT } from "./lib/steps.js";
 import type { Target } from "./lib/target.js";
 
@@ -11,7 +11,7 @@ type Migration = { version: string; name: string; applied: boolean };
 
 /** db/migrations beside what the database has applied. A database without the bookkeeping table has applied nothing. */
 async function migrations(db: Database): Promise<Migration[]> {
-  const applied = await runFile(db, "db/ledger/read_migrations.sql").catch((error: unknown) => {
+  const applied = await readFile(db, "db/ledger/read_migrations.sql").catch((error: unknown) => {
     if (error instanceof Failure && /no such table/.test(error.message)) return [];
     throw error;
   });

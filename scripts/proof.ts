@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { openDatabase, type Database, type Row } from "./lib/database.js";
 import { EXIT, Failure, oneLine, report, type ExitCode } from "./lib/exit.js";
-import { queue, runFile } from "./lib/queue.js";
+import { queue, readFile, runFile } from "./lib/queue.js";
 import type { Target } from "./lib/target.js";
 import { runSweep } from "./sweep.js";
 import { verify } from "./verify.js";
@@ -29,9 +29,9 @@ export async function proofCommand(target: Target, wait: boolean): Promise<ExitC
   const stopped = stopSignal();
   const db = await openDatabase(target);
   try {
-    const [clock] = await runFile(db, "db/proof/read_clock.sql");
+    const [clock] = await readFile(db, "db/proof/read_clock.sql");
     if (clock!.fake_now_ms !== null) throw new Failure(EXIT.config, `${target.shown}: fake_now_ms is set, so time stands still and no lease runs out: set it to NULL in sweep_settings, then run the proof again`);
-    for (const row of await runFile(db, "db/proof/find_leftovers.sql")) await clean(db, String(row.queue));
+    for (const row of await readFile(db, "db/proof/find_leftovers.sql")) await clean(db, String(row.queue));
     const lines = await prove(db, `proof-${randomUUID()}`, Number(clock!.retention_days), wait, stopped);
     const failed = lines.filter(({ holds }) => !holds);
     if (failed.length > 0) console.error(`${target.shown}: ${failed.length} of ${lines.length} rows of the proof are not as they should be: see FAILED in its table`);
@@ -54,7 +54,7 @@ async function prove(db: Database, name: string, days: number, wait: boolean, st
     lines.push({ claim, expected, ...shown });
     console.log(`${shown.holds ? "ok    " : "FAILED"} ${claim}: ${shown.readBack}`);
   };
-  const read = async (file: string, values: Record<string, string> = {}) => (await runFile(db, `db/proof/${file}.sql`, { queue: name, ...values }))[0]!;
+  const read = async (file: string, values: Record<string, string> = {}) => (await readFile(db, `db/proof/${file}.sql`, { queue: name, ...values }))[0]!;
   // A run's id is known before it runs, and says whose it is to whoever finds it in the log.
   const observation = { scopeQueue: name, origin: "proof", mode: "observe", runId: `${name}/observe` } as const;
   const release = { scopeQueue: name, origin: "proof", mode: "enabled", runId: `${name}/release` } as const;
@@ -118,7 +118,7 @@ async function prove(db: Database, name: string, days: number, wait: boolean, st
 async function proveExpiry(db: Database, name: string, wait: boolean, stopped: AbortSignal): Promise<Shown> {
   const waitSeconds = Number(process.env.SWEEP_PROOF_WAIT_SECONDS) || WAIT_SECONDS;
   const deadline = performance.now() + waitSeconds * 1000;
-  const readLease = async () => (await runFile(db, "db/proof/read_lease.sql", { queue: name }))[0]!;
+  const readLease = async () => (await readFile(db, "db/proof/read_lease.sql", { queue: name }))[0]!;
   const pause = (ms: number) => sleep(ms, undefined, { signal: stopped });
   for (let claims = 1; ; claims++) {
     await queue.claim(db, { queue: name, worker: name, token: randomUUID(), lease_ms: wait ? WAITED_LEASE_MS : LEASE_MS });

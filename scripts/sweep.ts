@@ -5,11 +5,13 @@ import { hostname } from "node:os";
 import { DatabaseFailure, openDatabase, type Database, type Row } from "./lib/database.js";
 import { EXIT, Failure, report, type ExitCode } from "./lib/exit.js";
 import { readMode, type Mode } from "./lib/mode.js";
-import { runFile } from "./lib/queue.js";
+import { readFile, runFile } from "./lib/queue.js";
 import { bind, listSql, loadSteps, sqlVersion } from "./lib/steps.js";
 import type { Target } from "./lib/target.js";
 
-export type SweepName = "expire_leases" | "revalidate_parked_tasks" | "prune_events";
+/** The sweeps in the order in which they run together. */
+export const SWEEPS = ["expire_leases", "revalidate_parked_tasks", "prune_events"] as const;
+export type SweepName = (typeof SWEEPS)[number];
 export type SweepOptions = { observe?: boolean; json?: boolean; origin?: string; runId?: string; scopeQueue?: string; mode?: Mode };
 export type Report = { sweep: string; run_id: string | null; mode: string; requested_mode: string; gated: boolean; outcome: string } & Row;
 
@@ -52,7 +54,7 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     const sent = performance.now();
     let rows: Row[][];
     try {
-      rows = await db.batch(steps.map((step) => bind(step, { ...values, batch_rows: batchRows })));
+      rows = await db.batch(steps.map((step) => bind(step, { ...values, batch_rows: batchRows })), { repeatable: true });
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       if (!/sweep held/.test(error.message)) throw await writtenDown(db, error, { ...values, sweep: name }, steps);
@@ -89,7 +91,7 @@ function asReport(run: Row, durationMs: number): Report {
 }
 
 async function whoHolds(db: Database, sweep: string, scopeQueue: string | null): Promise<string> {
-  const [holder] = await runFile(db, "db/ledger/read_holder.sql", { sweep, scope_queue: scopeQueue });
+  const [holder] = await readFile(db, "db/ledger/read_holder.sql", { sweep, scope_queue: scopeQueue });
   return holder ? `held by run ${holder.run_id} of ${holder.runner}, silent for ${holder.silent_ms} ms` : "held by a run that has just finished";
 }
 
@@ -104,7 +106,8 @@ async function writtenDown(db: Database, failure: Failure, values: Record<string
   return located;
 }
 
-function line(run: Report): string {
+/** A run as one line for people. */
+export function line(run: Report): string {
   const { sweep, run_id, mode, requested_mode, gated, gate_reason, outcome, drained, duration_ms, batches, reason, error, ...counts } = run;
   const numbers = Object.entries(counts).map(([name, count]) => `${name}=${count}`);
   const words = [`${sweep}: ${outcome}`, `mode=${mode}`, ...numbers];

@@ -1,12 +1,11 @@
 // Looks for rows that must not exist: every query of db/verify, on the database at hand.
 import { openDatabase, type Database, type Row } from "./lib/database.js";
 import { EXIT, type ExitCode } from "./lib/exit.js";
-import { bind, listSql, loadSteps } from "./lib/steps.js";
+import { readFile } from "./lib/queue.js";
+import { listSql } from "./lib/steps.js";
 import type { Target } from "./lib/target.js";
 
 /** Reads without the write lock: on a large queue some of these take a while. */
-const readFile = async (db: Database, path: string): Promise<Row[]> => (await db.read(loadSteps(path).map((step) => bind(step, {})))).flat();
-
 /** What each query of db/verify found, by its name; rows at all are faults. */
 export async function verify(db: Database): Promise<{ name: string; rows: Row[] }[]> {
   const found = [];

@@ -2,14 +2,14 @@
 import { openDatabase } from "./lib/database.js";
 import { EXIT, type ExitCode } from "./lib/exit.js";
 import { modeFile, readMode } from "./lib/mode.js";
-import { runFile } from "./lib/queue.js";
+import { readFile } from "./lib/queue.js";
 import type { Target } from "./lib/target.js";
 
 /** Prints one line a task with each term's state, or one JSON object. Returns 0, also where there is nothing to release. */
 export async function wouldReleaseCommand(target: Target, json: boolean): Promise<ExitCode> {
   const mode = readMode(process.env);
   const db = await openDatabase(target);
-  const rows = await runFile(db, "db/ledger/read_would_release.sql");
+  const rows = await readFile(db, "db/ledger/read_would_release.sql");
   db.close();
   const tasks = rows.map((row) => ({ ...row, evidence: JSON.parse(String(row.evidence)) as Record<string, unknown>[] }) as Record<string, unknown> & { evidence: Record<string, unknown>[] });
   if (json) {

@@ -17,8 +17,11 @@ const RETRY_PAUSES_MS = [200, 1_000];
 
 export type Database = {
   target: Target;
-  /** Sends the statements as one write transaction: all or nothing. Returns each statement's rows. Throws a Failure. */
-  batch(statements: Statement[]): Promise<Row[][]>;
+  /**
+   * Sends the statements as one write transaction: all or nothing. Returns each statement's rows. Throws a Failure.
+   * Only where doing it twice does it once (`repeatable`) is it sent again when an answer is lost on the network.
+   */
+  batch(statements: Statement[], options?: { repeatable: boolean }): Promise<Row[][]>;
   /** The same for statements that only read: one snapshot, and no writer waits for it. */
   read(statements: Statement[]): Promise<Row[][]>;
   /** Asks for one statement's query plan, outside of a transaction: on a file EXPLAIN stays open, and no COMMIT gets past it. */
@@ -57,7 +60,7 @@ export async function openDatabase(target: Target): Promise<Database> {
     throw explain(error, target);
   });
 
-  const attempt = async <T>(work: () => Promise<T>): Promise<T> => {
+  const attempt = async <T>(work: () => Promise<T>, repeatable = true): Promise<T> => {
     for (let tries = 0; ; tries++) {
       db.retried = tries > 0;
       try {
@@ -70,24 +73,24 @@ export async function openDatabase(target: Target): Promise<Database> {
           client = await connect(target);
         }
         const pause = RETRY_PAUSES_MS[tries];
-        const passing = failure.exitCode === EXIT.busy || (failure.exitCode === EXIT.unreachable && target.path === undefined);
+        const passing = failure.exitCode === EXIT.busy || (failure.exitCode === EXIT.unreachable && target.path === undefined && repeatable);
         if (!passing || pause === undefined) throw failure;
         await new Promise((resolve) => setTimeout(resolve, pause));
       }
     }
   };
 
-  const send = (statements: Statement[], mode: "write" | "read") =>
+  const send = (statements: Statement[], mode: "write" | "read", repeatable: boolean) =>
     attempt(async () => {
       const results: ResultSet[] = await client.batch(statements as { sql: string; args: InArgs }[], mode);
       return results.map((result) => result.rows.map((row) => ({ ...row })));
-    });
+    }, repeatable);
 
   const db: Database = {
     target,
     retried: false,
-    batch: (statements) => send(statements, "write"),
-    read: (statements) => send(statements, "read"),
+    batch: (statements, options) => send(statements, "write", options?.repeatable ?? false),
+    read: (statements) => send(statements, "read", true),
     plan: ({ sql, args }) => attempt(async () => (await client.execute({ sql: `EXPLAIN QUERY PLAN ${sql}`, args })).rows.map((row) => ({ ...row }))),
     script: (sql) => attempt(() => client.executeMultiple(sql)),
     close: () => client.close(),

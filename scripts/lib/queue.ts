@@ -14,6 +14,12 @@ export async function runFile(db: Database, path: string, values: Values = {}): 
   return results.findLast((rows) => rows.length > 0) ?? [];
 }
 
+/** The same for a file that only reads: it waits for no writer, and none waits for it. */
+export async function readFile(db: Database, path: string, values: Values = {}): Promise<Row[]> {
+  const results = await db.read(loadSteps(path).map((step) => bind(step, values)));
+  return results.findLast((rows) => rows.length > 0) ?? [];
+}
+
 /**
  * The verbs. Each takes what its file's header lists; `_ms` values are whole milliseconds.
  * complete, fail, park and renew throw a Failure whose message holds "lease lost" where the token does not hold the task.
