@@ -5,7 +5,6 @@ import { readFile } from "./lib/queue.js";
 import { listSql } from "./lib/steps.js";
 import type { Target } from "./lib/target.js";
 
-/** Reads without the write lock: on a large queue some of these take a while. */
 /** What each query of db/verify found, by its name; rows at all are faults. */
 export async function verify(db: Database): Promise<{ name: string; rows: Row[] }[]> {
   const found = [];
