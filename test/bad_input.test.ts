@@ -148,11 +148,13 @@ describe("a file", () => {
     const path = migrated("older.db");
     const client = createClient({ url: `file:${path}` });
     await client.execute("DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)");
-    const before = await everything({ client });
+    // An idle expiry finds out when it reads itself back; it has counted itself by then, which is all it did.
+    const uncounted = async () => JSON.stringify(await everything({ client }), (_, row) => (row?.id === "expire_leases.idle" ? "idle" : row));
+    const before = await uncounted();
 
     await eachFails(SWEEPS, at(path), 78, /pending migrations: the schema is older than the sweeps; run "make migrate"$/);
 
-    expect(await everything({ client })).toEqual(before);
+    expect(await uncounted()).toEqual(before);
     client.close();
     expect(await program(["migrate-status"], at(path))).toMatchObject({ code: 1, stderr: `${path}: 1 pending migrations: run "make migrate"\n` });
   });
@@ -164,8 +166,10 @@ describe("a file", () => {
     const clients = [path, empty].map((file) => createClient({ url: `file:${file}` }));
     const before = await everything({ client: clients[0]! });
     const held = await Promise.all(clients.map((client) => client.transaction("write")));
-    const verbs = ["sweep-expire", "sweep-revalidate", "sweep-prune", "verify", "sweep-would-release"];
+    const verbs = ["sweep-expire", "sweep-revalidate", "sweep-prune"];
 
+    // Looking waits for nobody.
+    for (const verb of ["verify", "sweep-would-release", "migrate-status"]) expect(await program([verb], at(path)), verb).toMatchObject({ code: 0, stderr: "" });
     const [migrate, ...runs] = await Promise.all([program(["migrate"], at(empty)), ...verbs.map((verb) => program([verb], at(path)))]);
 
     for (const transaction of held) await transaction.rollback();

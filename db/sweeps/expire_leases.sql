@@ -31,7 +31,8 @@ SELECT coalesce(:run_id, lower(hex(randomblob(16)))),
     OR EXISTS (SELECT 1 FROM sweep_runs WHERE sweep = 'expire_leases' AND outcome = 'running')
     ON CONFLICT (id) DO UPDATE
    SET batches = batches + 1,
-       batch_rows = excluded.batch_rows
+       batch_rows = excluded.batch_rows,
+       schema_version = excluded.schema_version
  WHERE sweep_runs.outcome = 'running';
 
 -- name: note_idle
