@@ -11,6 +11,7 @@ CREATE TABLE tasks (
     park_reason TEXT,                           -- parked: for people
     parked_at_ms INTEGER,                       -- parked: since when
     time_park_due_ms INTEGER,                   -- parked on time alone: when claim may take it; kept by a trigger
+    parsed_condition TEXT,                      -- parked: the ready_condition that ready_terms was made of; kept by a trigger
     claimed_by TEXT,                            -- leased: the worker
     lease_token TEXT,                           -- leased: the fence
     attempts INTEGER NOT NULL DEFAULT 0,        -- counted at claim
@@ -339,7 +340,8 @@ BEGIN
       FROM condition_terms
      WHERE task_id = NEW.id;
     UPDATE tasks
-       SET time_park_due_ms = (SELECT due_ms FROM time_parks WHERE task_id = NEW.id)
+       SET time_park_due_ms = (SELECT due_ms FROM time_parks WHERE task_id = NEW.id),
+           parsed_condition = ready_condition
      WHERE id = NEW.id;
 END;
 CREATE TRIGGER tasks_forget_condition
@@ -347,7 +349,7 @@ AFTER UPDATE OF state ON tasks
 WHEN OLD.state = 'parked' AND NEW.state <> 'parked'
 BEGIN
     DELETE FROM ready_terms WHERE task_id = NEW.id;
-    UPDATE tasks SET time_park_due_ms = NULL WHERE id = NEW.id AND time_park_due_ms IS NOT NULL;
+    UPDATE tasks SET time_park_due_ms = NULL, parsed_condition = NULL WHERE id = NEW.id;
 END;
 CREATE TRIGGER tasks_forget_on_delete
 AFTER DELETE ON tasks
@@ -612,6 +614,7 @@ SELECT id AS task_id, queue, priority, created_at_ms
 SELECT id, queue, priority, created_at_ms
   FROM tasks
  WHERE state = 'parked'
+   AND ready_condition IS parsed_condition
    AND time_park_due_ms IS NOT NULL
    AND time_park_due_ms <= (SELECT now_ms FROM clock)
 /* claimable_tasks(task_id,queue,priority,created_at_ms) */;
@@ -681,7 +684,8 @@ SELECT task_id,
                queue,
                parked_at_ms,
                park_reason,
-               CASE WHEN time_park_due_ms IS NOT NULL THEN 'time_park'
+               CASE WHEN ready_condition IS NOT parsed_condition THEN 'unreadable_condition'
+                    WHEN time_park_due_ms IS NOT NULL THEN 'time_park'
                     WHEN ready_condition IS NULL AND not_before_ms IS NOT NULL THEN 'time_park'
                     WHEN ready_condition IS NULL THEN 'no_condition'
                     ELSE CASE (SELECT max(branch_progress)

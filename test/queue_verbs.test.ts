@@ -26,7 +26,7 @@ onEachEngine("enqueue", (test) => {
     expect(await queue.enqueue(db.queue, {})).toEqual([{ task_id: 1 }]);
     await queue.enqueue(db.queue, { queue: "q", key: "nightly", priority: 5, payload: '{"repo":"a"}', not_before_ms: NOW + 1, max_attempts: 3 });
 
-    const plain = { state: "queued", ready_condition: null, park_reason: null, parked_at_ms: null, time_park_due_ms: null, claimed_by: null, lease_token: null, attempts: 0, created_at_ms: NOW, updated_at_ms: NOW };
+    const plain = { state: "queued", ready_condition: null, park_reason: null, parked_at_ms: null, time_park_due_ms: null, parsed_condition: null, claimed_by: null, lease_token: null, attempts: 0, created_at_ms: NOW, updated_at_ms: NOW };
     expect(await db.rows("SELECT * FROM tasks")).toEqual([
       { id: 1, key: null, queue: "default", priority: 0, payload: "{}", not_before_ms: null, max_attempts: null, ...plain },
       { id: 2, key: "nightly", queue: "q", priority: 5, payload: '{"repo":"a"}', not_before_ms: NOW + 1, max_attempts: 3, ...plain },

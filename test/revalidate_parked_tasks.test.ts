@@ -117,14 +117,21 @@ onEachEngine("revalidate_parked_tasks", (test) => {
     expect(await db.sweep("sweep-revalidate", [], await modeFile("enabled"))).toMatchObject({ batches: 4, drained: true, ...RELEASED });
   });
 
-  test("one condition that cannot be read is stale, and stops no other", async ({ db }) => {
-    db.allowedFaults = ["terms_differ_from_condition"];
+  test("a condition written past the guards is stale, whatever it says now or said before, and stops no other", async ({ db }) => {
+    db.allowedFaults = ["terms_differ_from_condition", "time_park_out_of_step"];
+    const [{ sql: guard } = {}] = await db.rows("SELECT sql FROM sqlite_schema WHERE name = 'tasks_take_condition_apart'");
     await db.given(EVERY_KIND + `
-      INSERT INTO tasks (id, queue, state, parked_at_ms, ready_condition) VALUES (50, 'q', 'parked', ${PARKED_AT}, '{"kind":"manual"}');
-      DELETE FROM ready_terms WHERE task_id = 50;`);
+      INSERT INTO tasks (id, queue, state, parked_at_ms, ready_condition) VALUES
+        (50, 'q', 'parked', ${PARKED_AT}, '{"kind":"task_done","task":100}'),
+        (51, 'q', 'parked', ${PARKED_AT}, '{"kind":"not_before","at_ms":${NOW - 1}}');
+      DROP TRIGGER tasks_take_condition_apart;
+      UPDATE tasks SET ready_condition = '{"kind":"older_than_this_tool"}' WHERE id IN (50, 51);
+      INSERT INTO tasks (id, queue, state, parked_at_ms, ready_condition) VALUES (52, 'q', 'parked', ${PARKED_AT}, '{"all":[]}');
+      ${guard};`);
     const run = await db.sweep("sweep-revalidate");
-    expect(run).toMatchObject({ checked: 19, would_release: 3, stale: 7 });
-    expect(await findings(db, run.run_id)).toContainEqual({ task_id: 50, verdict: "stale", reason: "unreadable_condition" });
+    expect(run).toMatchObject({ checked: 21, would_release: 3, stale: 9 });
+    for (const task_id of [50, 51, 52]) expect(await findings(db, run.run_id)).toContainEqual({ task_id, verdict: "stale", reason: "unreadable_condition" });
+    expect(await db.rows("SELECT task_id FROM claimable_tasks WHERE task_id > 49 AND task_id < 60")).toEqual([]);
   });
 
   test("off does nothing and says so", async ({ db }) => {

@@ -19,6 +19,7 @@ CREATE TABLE tasks (
     park_reason TEXT,                           -- parked: for people
     parked_at_ms INTEGER,                       -- parked: since when
     time_park_due_ms INTEGER,                   -- parked on time alone: when claim may take it; kept by a trigger
+    parsed_condition TEXT,                      -- parked: the ready_condition that ready_terms was made of; kept by a trigger
     claimed_by TEXT,                            -- leased: the worker
     lease_token TEXT,                           -- leased: the fence
     attempts INTEGER NOT NULL DEFAULT 0,        -- counted at claim

@@ -262,7 +262,8 @@ BEGIN
       FROM condition_terms
      WHERE task_id = NEW.id;
     UPDATE tasks
-       SET time_park_due_ms = (SELECT due_ms FROM time_parks WHERE task_id = NEW.id)
+       SET time_park_due_ms = (SELECT due_ms FROM time_parks WHERE task_id = NEW.id),
+           parsed_condition = ready_condition
      WHERE id = NEW.id;
 END;
 
@@ -271,7 +272,7 @@ AFTER UPDATE OF state ON tasks
 WHEN OLD.state = 'parked' AND NEW.state <> 'parked'
 BEGIN
     DELETE FROM ready_terms WHERE task_id = NEW.id;
-    UPDATE tasks SET time_park_due_ms = NULL WHERE id = NEW.id AND time_park_due_ms IS NOT NULL;
+    UPDATE tasks SET time_park_due_ms = NULL, parsed_condition = NULL WHERE id = NEW.id;
 END;
 
 CREATE TRIGGER tasks_forget_on_delete

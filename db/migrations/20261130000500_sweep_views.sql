@@ -45,6 +45,7 @@ SELECT id AS task_id, queue, priority, created_at_ms
 SELECT id, queue, priority, created_at_ms
   FROM tasks
  WHERE state = 'parked'
+   AND ready_condition IS parsed_condition
    AND time_park_due_ms IS NOT NULL
    AND time_park_due_ms <= (SELECT now_ms FROM clock);
 
@@ -100,9 +101,9 @@ SELECT term_progress.task_id,
                   AND ready_terms.term = term_progress.term;
 
 -- Every parked task's verdict, and the vocabulary of reasons. The first that holds:
+--   unreadable_condition  stale       a condition that was not taken apart: written past the guards, by an older tool
 --   time_park             confirmed   comes back through claim when its time is reached
 --   no_condition          stale       neither condition nor time: nothing will ever bring it back
---   unreadable_condition  stale       a condition without terms, written past the guards
 --   condition_met         release     some branch has every term met
 --   dependency_failed, dependency_cancelled, dependency_missing
 --                         stale       no branch can be met any more; the first hopeless term says why
@@ -126,7 +127,8 @@ SELECT task_id,
                queue,
                parked_at_ms,
                park_reason,
-               CASE WHEN time_park_due_ms IS NOT NULL THEN 'time_park'
+               CASE WHEN ready_condition IS NOT parsed_condition THEN 'unreadable_condition'
+                    WHEN time_park_due_ms IS NOT NULL THEN 'time_park'
                     WHEN ready_condition IS NULL AND not_before_ms IS NOT NULL THEN 'time_park'
                     WHEN ready_condition IS NULL THEN 'no_condition'
                     ELSE CASE (SELECT max(branch_progress)
