@@ -31,15 +31,15 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_max_attempts_is_1_or_more_or_null
         CHECK (max_attempts >= 1),
     CONSTRAINT tasks_not_before_ms_is_milliseconds
-        CHECK (not_before_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (not_before_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_parked_at_ms_is_milliseconds
-        CHECK (parked_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (parked_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_time_park_due_ms_is_milliseconds
-        CHECK (time_park_due_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (time_park_due_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_created_at_ms_is_milliseconds
-        CHECK (created_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (created_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_updated_at_ms_is_milliseconds
-        CHECK (updated_at_ms BETWEEN 946684800000 AND 4102444800000)
+        CHECK (updated_at_ms BETWEEN 946684800000 AND 4133980799999)
 ) STRICT;
 CREATE INDEX tasks_queued_idx ON tasks (queue, priority DESC, created_at_ms, id) WHERE state = 'queued';
 CREATE INDEX tasks_time_park_due_ms_idx ON tasks (queue, time_park_due_ms) WHERE time_park_due_ms IS NOT NULL;
@@ -51,9 +51,9 @@ CREATE TABLE leases (
     acquired_at_ms INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
     expires_at_ms INTEGER NOT NULL,
     CONSTRAINT leases_acquired_at_ms_is_milliseconds
-        CHECK (acquired_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (acquired_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT leases_expires_at_ms_is_milliseconds
-        CHECK (expires_at_ms BETWEEN 946684800000 AND 4102444800000)
+        CHECK (expires_at_ms BETWEEN 946684800000 AND 4133980799999)
 ) STRICT;
 CREATE INDEX leases_expires_at_ms_idx ON leases (expires_at_ms);
 CREATE TABLE lease_fence (
@@ -87,7 +87,7 @@ CREATE TABLE events (
     run_id TEXT,
     payload TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT events_at_ms_is_milliseconds
-        CHECK (at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT events_kind_is_not_empty
         CHECK (kind <> ''),
     CONSTRAINT events_payload_is_json
@@ -214,13 +214,13 @@ SELECT task_id,
            WHEN body ->> '$.kind' = 'event_seen'
             AND coalesce(json_type(body, '$.since_ms'), 'null') <> 'null'
             AND NOT (json_type(body, '$.since_ms') = 'integer'
-                     AND body ->> '$.since_ms' BETWEEN 946684800000 AND 4102444800000) THEN 'bad_since_ms'
+                     AND body ->> '$.since_ms' BETWEEN 946684800000 AND 4133980799999) THEN 'bad_since_ms'
            WHEN body ->> '$.kind' = 'task_done'
             AND NOT (coalesce(json_type(body, '$.task'), '') = 'integer'
                      AND typeof(body ->> '$.task') = 'integer') THEN 'bad_task'
            WHEN body ->> '$.kind' = 'not_before'
             AND NOT (coalesce(json_type(body, '$.at_ms'), '') = 'integer'
-                     AND body ->> '$.at_ms' BETWEEN 946684800000 AND 4102444800000) THEN 'bad_at_ms'
+                     AND body ->> '$.at_ms' BETWEEN 946684800000 AND 4133980799999) THEN 'bad_at_ms'
        END AS fault
   FROM terms
 /* condition_terms(task_id,branch,term,kind,event,subject,since_ms,depends_on,at_ms,fault) */;
@@ -382,7 +382,7 @@ CREATE TABLE sweep_settings (
     CONSTRAINT abandon_run_after_seconds_is_a_whole_number_from_10_to_86400
         CHECK (name <> 'abandon_run_after_seconds' OR coalesce(CAST(value AS INTEGER) = value AND CAST(value AS INTEGER) BETWEEN 10 AND 86400, 0)),
     CONSTRAINT fake_now_ms_is_null_or_milliseconds_between_2000_and_2100
-        CHECK (name <> 'fake_now_ms' OR value IS NULL OR coalesce(CAST(value AS INTEGER) = value AND CAST(value AS INTEGER) BETWEEN 946684800000 AND 4102444800000, 0))
+        CHECK (name <> 'fake_now_ms' OR value IS NULL OR coalesce(CAST(value AS INTEGER) = value AND CAST(value AS INTEGER) BETWEEN 946684800000 AND 4133980799999, 0))
 ) STRICT;
 CREATE TRIGGER sweep_settings_refuse_unknown
 BEFORE INSERT ON sweep_settings
@@ -463,11 +463,11 @@ CREATE TABLE sweep_runs (
     CONSTRAINT sweep_runs_counts_is_json
         CHECK (json_valid(counts)),
     CONSTRAINT sweep_runs_started_at_ms_is_milliseconds
-        CHECK (started_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (started_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT sweep_runs_heartbeat_at_ms_is_milliseconds
-        CHECK (heartbeat_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (heartbeat_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT sweep_runs_finished_at_ms_is_milliseconds
-        CHECK (finished_at_ms BETWEEN 946684800000 AND 4102444800000)
+        CHECK (finished_at_ms BETWEEN 946684800000 AND 4133980799999)
 ) STRICT;
 CREATE TRIGGER schema_migrations_tell_idle_runs
 AFTER INSERT ON schema_migrations

@@ -93,7 +93,7 @@ const MALFORMED: [condition: string, message: string][] = [
   [`{"kind":"not_before","at_ms":${SECONDS}}`, at],
   [`{"kind":"not_before","at_ms":"${NOW}"}`, at],
   ['{"kind":"not_before","at_ms":1.8e12}', at],
-  ['{"kind":"not_before","at_ms":4102444800001}', at],
+  ['{"kind":"not_before","at_ms":4133980800000}', at],
   [`{"any":[${T},{"kind":"not_before","at_ms":${SECONDS}}]}`, at],
 ];
 
@@ -115,7 +115,7 @@ const VALID: [condition: string, branches: object[][]][] = [
   ['{"kind":"event_seen","event":"e","since_ms":946684800000}', [[seen("e", null, 946684800000)]]],
   ['{"kind":"task_done","task":42}', [[done(42)]]],
   [`{"kind":"not_before","at_ms":${NOW}}`, [[from(NOW)]]],
-  ['{"kind":"not_before","at_ms":4102444800000}', [[from(4102444800000)]]],
+  ['{"kind":"not_before","at_ms":4133980799999}', [[from(4133980799999)]]],
   [`{"all":[${T}]}`, [[manual]]],
   [`{"all":[${T},{"kind":"task_done","task":1},{"kind":"event_seen","event":"e"}]}`, [[manual, done(1), seen("e")]]],
   [`{"any":[${T}]}`, [[manual]]],

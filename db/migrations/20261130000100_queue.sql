@@ -39,15 +39,15 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_max_attempts_is_1_or_more_or_null
         CHECK (max_attempts >= 1),
     CONSTRAINT tasks_not_before_ms_is_milliseconds
-        CHECK (not_before_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (not_before_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_parked_at_ms_is_milliseconds
-        CHECK (parked_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (parked_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_time_park_due_ms_is_milliseconds
-        CHECK (time_park_due_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (time_park_due_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_created_at_ms_is_milliseconds
-        CHECK (created_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (created_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT tasks_updated_at_ms_is_milliseconds
-        CHECK (updated_at_ms BETWEEN 946684800000 AND 4102444800000)
+        CHECK (updated_at_ms BETWEEN 946684800000 AND 4133980799999)
 ) STRICT;
 
 -- Serves claim: one queue's tasks in the order in which they are due to be claimed.
@@ -66,9 +66,9 @@ CREATE TABLE leases (
     acquired_at_ms INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
     expires_at_ms INTEGER NOT NULL,
     CONSTRAINT leases_acquired_at_ms_is_milliseconds
-        CHECK (acquired_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (acquired_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT leases_expires_at_ms_is_milliseconds
-        CHECK (expires_at_ms BETWEEN 946684800000 AND 4102444800000)
+        CHECK (expires_at_ms BETWEEN 946684800000 AND 4133980799999)
 ) STRICT;
 
 -- Serves expiry: the leases that end first.

@@ -14,7 +14,7 @@ CREATE TABLE events (
     run_id TEXT,
     payload TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT events_at_ms_is_milliseconds
-        CHECK (at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT events_kind_is_not_empty
         CHECK (kind <> ''),
     CONSTRAINT events_payload_is_json

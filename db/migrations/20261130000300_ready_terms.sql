@@ -123,13 +123,13 @@ SELECT task_id,
            WHEN body ->> '$.kind' = 'event_seen'
             AND coalesce(json_type(body, '$.since_ms'), 'null') <> 'null'
             AND NOT (json_type(body, '$.since_ms') = 'integer'
-                     AND body ->> '$.since_ms' BETWEEN 946684800000 AND 4102444800000) THEN 'bad_since_ms'
+                     AND body ->> '$.since_ms' BETWEEN 946684800000 AND 4133980799999) THEN 'bad_since_ms'
            WHEN body ->> '$.kind' = 'task_done'
             AND NOT (coalesce(json_type(body, '$.task'), '') = 'integer'
                      AND typeof(body ->> '$.task') = 'integer') THEN 'bad_task'
            WHEN body ->> '$.kind' = 'not_before'
             AND NOT (coalesce(json_type(body, '$.at_ms'), '') = 'integer'
-                     AND body ->> '$.at_ms' BETWEEN 946684800000 AND 4102444800000) THEN 'bad_at_ms'
+                     AND body ->> '$.at_ms' BETWEEN 946684800000 AND 4133980799999) THEN 'bad_at_ms'
        END AS fault
   FROM terms;
 

@@ -31,7 +31,7 @@ CREATE TABLE sweep_settings (
     CONSTRAINT abandon_run_after_seconds_is_a_whole_number_from_10_to_86400
         CHECK (name <> 'abandon_run_after_seconds' OR coalesce(CAST(value AS INTEGER) = value AND CAST(value AS INTEGER) BETWEEN 10 AND 86400, 0)),
     CONSTRAINT fake_now_ms_is_null_or_milliseconds_between_2000_and_2100
-        CHECK (name <> 'fake_now_ms' OR value IS NULL OR coalesce(CAST(value AS INTEGER) = value AND CAST(value AS INTEGER) BETWEEN 946684800000 AND 4102444800000, 0))
+        CHECK (name <> 'fake_now_ms' OR value IS NULL OR coalesce(CAST(value AS INTEGER) = value AND CAST(value AS INTEGER) BETWEEN 946684800000 AND 4133980799999, 0))
 ) STRICT;
 
 INSERT INTO sweep_settings (name, value, note)
@@ -137,11 +137,11 @@ CREATE TABLE sweep_runs (
     CONSTRAINT sweep_runs_counts_is_json
         CHECK (json_valid(counts)),
     CONSTRAINT sweep_runs_started_at_ms_is_milliseconds
-        CHECK (started_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (started_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT sweep_runs_heartbeat_at_ms_is_milliseconds
-        CHECK (heartbeat_at_ms BETWEEN 946684800000 AND 4102444800000),
+        CHECK (heartbeat_at_ms BETWEEN 946684800000 AND 4133980799999),
     CONSTRAINT sweep_runs_finished_at_ms_is_milliseconds
-        CHECK (finished_at_ms BETWEEN 946684800000 AND 4102444800000)
+        CHECK (finished_at_ms BETWEEN 946684800000 AND 4133980799999)
 ) STRICT;
 
 -- The idle minutes of expire_leases share this row; its `batches` counts them.
