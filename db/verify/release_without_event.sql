@@ -8,8 +8,7 @@ SELECT sweep_findings.run_id, sweep_findings.task_id
  WHERE sweep_findings.verdict = 'release'
    AND sweep_runs.mode = 'enabled'
    AND sweep_runs.started_at_ms >= (SELECT cutoff_ms FROM events_cutoff)
-   AND NOT EXISTS (SELECT 1
-                     FROM events
-                    WHERE events.kind = 'park_released'
-                      AND events.run_id = sweep_findings.run_id
-                      AND events.task_id = sweep_findings.task_id);
+   AND (sweep_findings.run_id, sweep_findings.task_id) NOT IN (SELECT run_id, task_id
+                                                                 FROM events
+                                                                WHERE kind = 'park_released'
+                                                                  AND run_id IS NOT NULL);

@@ -102,6 +102,8 @@ interface TaskRef {
 
 type Term =
   | { kind: "event_seen"; event: string; subject?: string | null; since?: When | null }
+  /** An event_seen of what another task waits for or once waited for, of whatever subject or of that one. */
+  | { kind: "event_seen"; like: number; anySubject: boolean; since: When }
   | { kind: "task_done"; task: TaskRef | number }
   | { kind: "not_before"; at: When | number }
   | { kind: "manual" };
@@ -142,6 +144,13 @@ const notBefore: Arbitrary<Term> = fc.record({
 
 const manual: Arbitrary<Term> = fc.constant({ kind: "manual" as const });
 
+const sameEvent: Arbitrary<Term> = fc.record({
+  kind: fc.constant("event_seen" as const),
+  like: index,
+  anySubject: fc.constantFrom(false, false, true),
+  since: when("awaited_event", 0),
+});
+
 /** Met by whatever the same run released before: a run judges by what the database holds when a task's turn comes. */
 const someRelease: Arbitrary<Term> = fc.constant({ kind: "event_seen" as const, event: "park_released" });
 
@@ -151,6 +160,7 @@ const term = fc.oneof(
   { weight: 6, arbitrary: notBefore },
   { weight: 2, arbitrary: manual },
   { weight: 3, arbitrary: someRelease },
+  { weight: 3, arbitrary: sameEvent },
 );
 
 function shapeOf(t: Arbitrary<Term>): Arbitrary<Shape> {
@@ -213,8 +223,10 @@ export const REFUSED: readonly string[] = [
 const condition: Arbitrary<Condition | null> = fc.oneof(
   { weight: 14, arbitrary: fc.record({ shape: shapeOf(term), spelling }) as Arbitrary<Condition | null> },
   { weight: 4, arbitrary: fc.record({ shape: shapeOf(notBefore), spelling }) as Arbitrary<Condition | null> },
+  { weight: 4, arbitrary: fc.record({ shape: shapeOf(sameEvent), spelling }) as Arbitrary<Condition | null> },
   { weight: 3, arbitrary: fc.record({ shape: shapeOf(taskDone), spelling }) as Arbitrary<Condition | null> },
   { weight: 4, arbitrary: fc.record({ refused: fc.constantFrom(...REFUSED) }) as Arbitrary<Condition | null> },
+  { weight: 2, arbitrary: fc.record({ shape: fc.record({ term: someRelease }), spelling }) as Arbitrary<Condition | null> },
   { weight: 2, arbitrary: fc.constant(null) },
 );
 
@@ -249,6 +261,8 @@ export type Operation =
   | { do: "event"; at: When; kind: string; subject: string | null }
   /** An event that a parked task waits for, or one that is nearly that: a millisecond too early, or another word by a hair. */
   | { do: "awaited event"; index: number; at: "since" | "now"; ms: number; twist: Twist }
+  /** The same, and then the thirty days pass after which a prune takes it. */
+  | { do: "awaited event, outlived"; index: number; ms: number; twist: Twist }
   | { do: "tick"; to: When }
   /** Now, or at a moment of its own choosing. */
   | { do: "sweep"; name: SweepName; mode: Mode; to: When | null }
@@ -314,10 +328,11 @@ const anyOperation: Arbitrary<Operation> = fc.oneof(
   { weight: 1, arbitrary: operation("unbind", { lease, by: fc.constantFrom("cancelling", "another token") }) },
   { weight: 1, arbitrary: operation("spoil", { task: parkedTask, readyCondition: spoilt }) },
   { weight: 5, arbitrary: operation("awaited event", { index, at: fc.constantFrom("since", "since", "now"), ms: beside, twist }) },
+  { weight: 2, arbitrary: operation("awaited event, outlived", { index, ms: beside, twist }) },
   { weight: 6, arbitrary: operation("event", { at: eventMoment, kind: eventKind, subject: fc.option(subject, { freq: 3, nil: null }) }) },
   { weight: 5, arbitrary: operation("tick", { to: nextMoment }) },
   { weight: 3, arbitrary: sweep("expire_leases", [when("lease_end", 0)]) },
-  { weight: 4, arbitrary: sweep("revalidate_parked_tasks", [when("not_before", 0), when("parked_at", 14)]) },
+  { weight: 4, arbitrary: sweep("revalidate_parked_tasks", [when("not_before", 0), when("parked_at", 14), when("parked_at", 14)]) },
   { weight: 4, arbitrary: sweep("prune_events", [when("event", 30), when("awaited_event", 30, fc.constantFrom(0, 1, 1))]) },
   { weight: 2, arbitrary: operation("set max releases", { n: fc.constantFrom(1, 1, 1, 2, 1000) }) },
 );
@@ -397,7 +412,8 @@ export class World {
     const on = w.days * DAY + w.ms;
     const candidates = w.from === "now" ? [] : this.landmarks[w.from].filter((ms) => !notBehind || ms + on >= this.nowMs);
     const base = candidates[w.index % candidates.length];
-    if (base !== undefined) return base + on;
+    // The years 2000 to 2100 are all there is.
+    if (base !== undefined) return Math.min(Math.max(base + on, 946_684_800_000), 4_102_444_800_000);
     return notBehind ? Math.max(this.nowMs, this.nowMs + w.ms) : this.nowMs + on;
   }
 
@@ -450,6 +466,10 @@ export class World {
   private termValue(t: Term): unknown {
     switch (t.kind) {
       case "event_seen":
+        if ("like" in t) {
+          const { kind: event, subject } = this.awaited[t.like % this.awaited.length] ?? { kind: "snapshot_refresh", subject: null };
+          return { kind: t.kind, event, ...(subject !== null && !t.anySubject ? { subject } : {}), since_ms: this.moment(t.since) };
+        }
         return {
           kind: t.kind,
           event: t.event,
@@ -548,9 +568,27 @@ async function park(w: World, m: QueueModel, at: { taskId: number; token: string
   if (readyCondition !== null) w.await(at.taskId, JSON.parse(readyCondition));
 }
 
-async function tick(w: World, m: QueueModel, to: When): Promise<void> {
-  const ms = w.moment(to, true);
-  if (ms === w.nowMs) return;
+async function awaitedEvent(
+  w: World,
+  m: QueueModel,
+  o: { index: number; at: "since" | "now"; ms: number; twist: Twist },
+): Promise<number | undefined> {
+  const awaited = w.awaited.filter((a) => w.parked.has(a.taskId));
+  const a = awaited[o.index % awaited.length];
+  if (a === undefined) return undefined;
+  const atMs = (o.at === "since" ? a.sinceMs : w.nowMs) + o.ms;
+  const { kind, subject } = twisted(a, o.twist);
+  if (kind !== a.kind || subject !== a.subject) w.reached(`boundary: an awaited event but for its ${o.twist}`);
+  else w.reached(`boundary: an awaited event ${atMs < a.sinceMs ? "before" : atMs === a.sinceMs ? "at" : "after"} since`);
+  await m.event({ atMs, kind, subject });
+  w.mark("event", atMs);
+  w.mark("awaited_event", atMs);
+  return atMs;
+}
+
+/** Time never goes back. */
+async function moveOn(w: World, m: QueueModel, ms: number): Promise<void> {
+  if (ms <= w.nowMs) return;
   w.nowMs = ms;
   await m.setNow(ms);
 }
@@ -619,23 +657,20 @@ export async function apply(w: World, m: QueueModel, o: Operation): Promise<void
       w.mark("event", atMs);
       return;
     }
-    case "awaited event": {
-      const awaited = w.awaited.filter((a) => w.parked.has(a.taskId));
-      const a = awaited[o.index % awaited.length];
-      if (a === undefined) return;
-      const atMs = (o.at === "since" ? a.sinceMs : w.nowMs) + o.ms;
-      w.reached(`boundary: an awaited event ${atMs < a.sinceMs ? "before" : atMs === a.sinceMs ? "at" : "after"} since`);
-      const { kind, subject } = twisted(a, o.twist);
-      if (kind !== a.kind || subject !== a.subject) w.reached(`boundary: an awaited event but for its ${o.twist}`);
-      await m.event({ atMs, kind, subject });
-      w.mark("event", atMs);
-      if (atMs >= a.sinceMs) w.mark("awaited_event", atMs);
+    case "awaited event":
+      await awaitedEvent(w, m, o);
+      return;
+    case "awaited event, outlived": {
+      const atMs = await awaitedEvent(w, m, { ...o, at: "since" });
+      if (atMs === undefined) return;
+      await moveOn(w, m, atMs + 30 * DAY + 1);
+      await m.sweep("prune_events", "enabled");
       return;
     }
     case "tick":
-      return tick(w, m, o.to);
+      return moveOn(w, m, w.moment(o.to, true));
     case "sweep": {
-      if (o.to) await tick(w, m, o.to);
+      if (o.to) await moveOn(w, m, w.moment(o.to, true));
       if (o.name === "expire_leases" && o.mode === "enabled") w.expire();
       if (o.name === "prune_events") {
         for (const [ms, age] of AGES) {

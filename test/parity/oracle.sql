@@ -87,7 +87,7 @@ CREATE TABLE events (
     task_id bigint
 );
 
--- The newest pruned event that satisfied what some parked task waits for. One row for each kind and subject *as awaited*:
+-- The newest pruned event of what some parked task waits for. One row for each kind and subject *as awaited*:
 -- the row without a subject stands for "any event of this kind", hence NULLS NOT DISTINCT.
 CREATE TABLE sweep_evidence (
     kind    text        NOT NULL,
@@ -585,8 +585,8 @@ LANGUAGE sql AS $$
       FROM revalidate_parked_tasks(mode) AS v
 $$;
 
--- Reading: what is kept is an event that satisfies a parked task's term, so not one from before every since. It is kept for
--- the kind and subject awaited: what was kept for "any subject" says nothing to a term that names one, nor the other way round.
+-- What is kept is the newest event of each kind and subject awaited, whether or not it met anybody's since. What was kept for
+-- "any subject" says nothing to a term that names one, nor the other way round.
 CREATE FUNCTION prune_events(mode text DEFAULT 'enabled') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -607,7 +607,6 @@ BEGIN
           FROM awaited_events AS a
           JOIN old ON old.kind = a.kind
                   AND (a.subject IS NULL OR old.subject = a.subject)
-                  AND old.at >= a.since
          GROUP BY a.kind, a.subject
         ON CONFLICT (kind, subject) DO UPDATE SET at = greatest(s.at, excluded.at)
     )
