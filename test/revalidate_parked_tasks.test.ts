@@ -1,46 +1,6 @@
 import { expect } from "vitest";
-import { DAY, modeFile, NOW, onEachEngine, type TestDatabase } from "./support.js";
-
-const PARKED_AT = NOW - DAY;
-
-/** One parked task of every kind, with the verdict each deserves. The id says which is which. */
-const EVERY_KIND = `
-  INSERT INTO tasks (id, queue, state) VALUES (100, 'q', 'done'), (101, 'q', 'cancelled'), (102, 'q', 'failed'), (103, 'q', 'queued');
-  INSERT INTO events (at_ms, kind, subject) VALUES (${PARKED_AT - 1}, 'snapshot_refresh', 'early');
-  INSERT INTO tasks (id, queue, state, parked_at_ms, ready_condition, not_before_ms) VALUES
-    (1,  'q', 'parked', ${PARKED_AT}, '{"kind":"event_seen","event":"snapshot_refresh","subject":"met"}', NULL),
-    (2,  'q', 'parked', ${PARKED_AT}, '{"kind":"event_seen","event":"snapshot_refresh","subject":"unmet"}', NULL),
-    (3,  'q', 'parked', ${PARKED_AT}, '{"kind":"event_seen","event":"snapshot_refresh","subject":"early"}', NULL),
-    (4,  'q', 'parked', ${PARKED_AT}, '{"kind":"task_done","task":100}', NULL),
-    (5,  'q', 'parked', ${PARKED_AT}, '{"kind":"task_done","task":101}', NULL),
-    (6,  'q', 'parked', ${PARKED_AT}, '{"kind":"task_done","task":102}', NULL),
-    (7,  'q', 'parked', ${PARKED_AT}, '{"kind":"task_done","task":999}', NULL),
-    (8,  'q', 'parked', ${PARKED_AT}, '{"kind":"manual"}', NULL),
-    (9,  'q', 'parked', ${PARKED_AT}, '{"any":[{"kind":"manual"},{"all":[{"kind":"task_done","task":100},{"kind":"event_seen","event":"snapshot_refresh"}]}]}', NULL),
-    (10, 'q', 'parked', ${PARKED_AT}, '{"any":[{"kind":"manual"},{"all":[{"kind":"task_done","task":100},{"kind":"task_done","task":103}]}]}', NULL),
-    (11, 'q', 'parked', ${PARKED_AT}, NULL, ${NOW - 1000}),
-    (12, 'q', 'parked', ${PARKED_AT}, '{"kind":"not_before","at_ms":${NOW - 1000}}', NULL),
-    (13, 'q', 'parked', ${PARKED_AT}, NULL, NULL),
-    (14, 'q', 'parked', ${NOW - 14 * DAY - 1}, '{"kind":"manual"}', NULL),
-    (15, 'q', 'parked', ${NOW - 14 * DAY}, '{"kind":"manual"}', NULL),
-    (16, 'q', 'parked', ${NOW - 20 * DAY}, '{"all":[{"kind":"task_done","task":100},{"kind":"not_before","at_ms":${NOW + 1}}]}', NULL),
-    (17, 'q', 'parked', ${PARKED_AT}, '{"any":[{"kind":"task_done","task":999},{"kind":"task_done","task":103}]}', NULL),
-    (18, 'q', 'parked', ${PARKED_AT}, '{"all":[{"kind":"task_done","task":103},{"kind":"task_done","task":101}]}', NULL);
-  INSERT INTO events (at_ms, kind, subject) VALUES (${PARKED_AT}, 'snapshot_refresh', 'met');`;
-
-const FINDINGS = [
-  { task_id: 1, verdict: "release", reason: "condition_met" },
-  { task_id: 4, verdict: "release", reason: "condition_met" },
-  { task_id: 5, verdict: "stale", reason: "dependency_cancelled" },
-  { task_id: 6, verdict: "stale", reason: "dependency_failed" },
-  { task_id: 7, verdict: "stale", reason: "dependency_missing" },
-  { task_id: 9, verdict: "release", reason: "condition_met" },
-  { task_id: 13, verdict: "stale", reason: "no_condition" },
-  { task_id: 14, verdict: "stale", reason: "parked_too_long" },
-  { task_id: 18, verdict: "stale", reason: "dependency_cancelled" },
-];
-const OBSERVED = { checked: 18, would_release: 3, released: 0, confirmed: 9, stale: 6 };
-const RELEASED = { checked: 18, would_release: 0, released: 3, confirmed: 9, stale: 6 };
+import { EVERY_KIND, FINDINGS, OBSERVED, PARKED_AT, RELEASED } from "./fixtures.js";
+import { modeFile, NOW, onEachEngine, type TestDatabase } from "./support.js";
 
 const everything = async (db: TestDatabase) => ({ tasks: await db.rows("SELECT * FROM tasks ORDER BY id"), events: await db.rows("SELECT * FROM events"), terms: await db.rows("SELECT * FROM ready_terms"), awaited: await db.rows("SELECT * FROM awaited_events") });
 const findings = (db: TestDatabase, runId: unknown) => db.rows(`SELECT task_id, verdict, reason FROM sweep_findings WHERE run_id = '${runId}' ORDER BY task_id`);
