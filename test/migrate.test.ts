@@ -3,8 +3,9 @@ import { execFileSync } from "node:child_process";
 import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { createClient } from "@libsql/client";
+import { connect } from "@tursodatabase/database";
 import { expect, test } from "vitest";
-import { fresh, program, ROOT, startServer } from "./support.js";
+import { applyMigrations, fresh, program, ROOT, startServer, type Row } from "./support.js";
 
 const SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'libsql_%' ORDER BY type, name";
 const VERSIONS = "SELECT version FROM schema_migrations ORDER BY version";
@@ -33,6 +34,34 @@ test("a server migrated by us has the very schema that dbmate makes, and either 
   const again = await program(["migrate"], { DATABASE_URL: server.url });
   expect(again).toMatchObject({ code: 0, stdout: `${server.url}/ is up to date\n` });
   await server.stop();
+});
+
+test("libSQL and Turso's engine, given the migrations themselves, make that schema too, and each opens the other's file", async () => {
+  const [byDbmate, byLibsql, byTurso] = [fresh("dbmate.db"), fresh("libsql.db"), fresh("turso.db")];
+  dbmate(byDbmate, "up");
+  const libsql = createClient({ url: `file:${byLibsql}` });
+  await applyMigrations((script) => libsql.executeMultiple(script));
+  libsql.close();
+  const turso = await connect(byTurso);
+  await applyMigrations((script) => turso.exec(script));
+  await turso.close();
+
+  const schema = await read(`file:${byDbmate}`, SCHEMA, VERSIONS);
+  expect(await read(`file:${byLibsql}`, SCHEMA, VERSIONS)).toEqual(schema);
+
+  // Turso's engine keeps a statement as it would write it itself, without comments, and a table of its own beside sqlite_sequence.
+  const spelledAlike = (rows: Row[]) =>
+    rows.filter(({ name }) => !String(name).startsWith("__turso_internal_")).map((row) => ({
+      ...row,
+      sql: row.sql && String(row.sql).replace(/('(?:[^']|'')*')|--[^\n]*|\s+/g, (_, literal?: string) => literal ?? "").replaceAll("<>", "!=").replaceAll("INSERTORREPLACE", "REPLACE").replaceAll("LEFTOUTERJOIN", "LEFTJOIN").replaceAll('"', "").toLowerCase(),
+    }));
+  expect((await read(`file:${byTurso}`, SCHEMA, VERSIONS)).map(spelledAlike)).toEqual(schema.map(spelledAlike));
+  expect(await read(`file:${byTurso}`, "PRAGMA integrity_check")).toEqual([[{ integrity_check: "ok" }]]);
+
+  const opened = await connect(byDbmate);
+  expect(await (await opened.prepare(VERSIONS)).all()).toEqual(schema[1]);
+  expect(await (await opened.prepare("SELECT count(*) AS runs FROM sweep_reports")).all()).toEqual([{ runs: 1 }]);
+  await opened.close();
 });
 
 test("two deploys at once: one applies, the other finds it done", async () => {

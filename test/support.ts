@@ -1,6 +1,6 @@
 // What every test stands on: a fresh, migrated database on a real engine, and the real program run against it.
 import { execFile, spawn, type ChildProcess } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { createServer, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -34,6 +34,15 @@ export function program(args: string[], env: Record<string, string | undefined> 
       resolve({ code, stdout, stderr });
     });
   });
+}
+
+/** Applies db/migrations through a connection of any kind, as our migrator does on a server: for engines that it does not reach. */
+export async function applyMigrations(run: (script: string) => Promise<unknown>): Promise<void> {
+  await run('CREATE TABLE IF NOT EXISTS "schema_migrations" (version varchar(128) primary key)');
+  for (const name of readdirSync(join(ROOT, "db/migrations")).sort()) {
+    const [, up] = /^-- migrate:up\n(.*)^-- migrate:down\n/ms.exec(readFileSync(join(ROOT, "db/migrations", name), "utf8"))!;
+    await run(`BEGIN IMMEDIATE; INSERT INTO schema_migrations (version) VALUES ('${name.split("_")[0]}'); ${up}; COMMIT;`);
+  }
 }
 
 export async function freePort(): Promise<number> {
