@@ -54,7 +54,7 @@ async function prove(db: Database, name: string, days: number, wait: boolean, st
     lines.push({ claim, expected, ...shown });
     console.log(`${shown.holds ? "ok    " : "FAILED"} ${claim}: ${shown.readBack}`);
   };
-  const read = async (file: string, values: Record<string, string> = {}) => (await readFile(db, `db/proof/${file}.sql`, { queue: name, ...values }))[0]!;
+  const read = async (file: string, values: Record<string, string> = {}) => (await runFile(db, `db/proof/${file}.sql`, { queue: name, ...values }))[0]!;
   // A run's id is known before it runs, and says whose it is to whoever finds it in the log.
   const observation = { scopeQueue: name, origin: "proof", mode: "observe", runId: `${name}/observe` } as const;
   const release = { scopeQueue: name, origin: "proof", mode: "enabled", runId: `${name}/release` } as const;
@@ -118,7 +118,7 @@ async function prove(db: Database, name: string, days: number, wait: boolean, st
 async function proveExpiry(db: Database, name: string, wait: boolean, stopped: AbortSignal): Promise<Shown> {
   const waitSeconds = Number(process.env.SWEEP_PROOF_WAIT_SECONDS) || WAIT_SECONDS;
   const deadline = performance.now() + waitSeconds * 1000;
-  const readLease = async () => (await readFile(db, "db/proof/read_lease.sql", { queue: name }))[0]!;
+  const readLease = async () => (await runFile(db, "db/proof/read_lease.sql", { queue: name }))[0]!;
   const pause = (ms: number) => sleep(ms, undefined, { signal: stopped });
   for (let claims = 1; ; claims++) {
     await queue.claim(db, { queue: name, worker: name, token: randomUUID(), lease_ms: wait ? WAITED_LEASE_MS : LEASE_MS });

@@ -2,6 +2,8 @@
 --
 -- Takes :run_id. Returns its row of sweep_reports, or none.
 
+-- include: ask_primary.sql ask_primary
+
 -- name: read_run
 SELECT sweep_reports.*, NULL AS row_limit
   FROM sweep_reports

@@ -4,6 +4,8 @@
 -- and of the event that says that this attempt's lease ran out: expired (0 or 1), run_id (NULL: a claim did it, which
 -- keeps no ledger), and that run's origin and runner.
 
+-- include: ../ledger/ask_primary.sql ask_primary
+
 -- name: read_lease
 SELECT tasks.state,
        tasks.attempts,

@@ -4,6 +4,8 @@
 -- findings, by fixture); releases, how many park_released events there are; and released_by and origin, the run behind the
 -- ready task's.
 
+-- include: ../ledger/ask_primary.sql ask_primary
+
 -- name: read_parked
 SELECT ready.state AS ready,
        unmet.state AS unmet,

@@ -3,6 +3,8 @@
 -- Takes :queue and :run_id, a pruning. Returns one row: past and within (1: still there, 0: gone), logged (how many
 -- events_pruned events that run wrote) and pruned, the number that it names.
 
+-- include: ../ledger/ask_primary.sql ask_primary
+
 -- name: read_pruning
 SELECT (SELECT count(*) FROM events WHERE kind = 'proof.past_retention' AND subject = :queue) AS past,
        (SELECT count(*) FROM events WHERE kind = 'proof.within_retention' AND subject = :queue) AS within,
