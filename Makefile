@@ -33,6 +33,8 @@ $(VERBS): build
 build: dist/main.js ## Install packages and compile scripts/ to dist/
 test: build ## Run the tests (TEST=park runs the files whose name holds "park")
 	@npx vitest run $(TEST)
+parity: build ## Random histories on PostgreSQL and on the port, compared (RUNS=20000 for a long run, SEED=n to repeat one)
+	@RUNS=$(or $(RUNS),300) npx vitest run test/parity
 schema: node_modules/.package-lock.json ## Write db/schema.sql from db/migrations (needs the sqlite3 shell)
 	@rm -rf .data/schema && mkdir -p .data/schema
 	@npx dbmate --url sqlite:.data/schema/new.db --migrations-dir db/migrations --schema-file db/schema.sql up
@@ -45,4 +47,4 @@ node_modules/.package-lock.json: package.json package-lock.json
 dist/main.js: node_modules/.package-lock.json tsconfig.json $(wildcard scripts/*.ts scripts/lib/*.ts)
 	@rm -rf dist && npx tsc && chmod +x $@
 
-.PHONY: demo $(VERBS) build test schema help
+.PHONY: demo $(VERBS) build test parity schema help

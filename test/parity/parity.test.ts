@@ -23,7 +23,7 @@ const SEED = Number(process.env["SEED"] ?? Math.floor(Math.random() * 0x7fffffff
 const COVERAGE = Boolean(process.env["COVERAGE"]);
 const OPERATIONS = 40;
 /** From how many histories on the test also demands that they got everywhere; below that, chance may leave a corner out. */
-const ENOUGH = 300;
+const ENOUGH = 1000;
 
 /** A differential test that never gets to a rule says nothing about it. */
 const EVERYWHERE = [
