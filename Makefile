@@ -34,7 +34,7 @@ build: dist/main.js ## Install packages and compile scripts/ to dist/
 test: build ## Run the tests (TEST=park runs the files whose name holds "park")
 	@npx vitest run $(TEST)
 parity: build ## Random histories on PostgreSQL and on the port, compared (RUNS=20000 for a long run, SEED=n to repeat one)
-	@RUNS=$(or $(RUNS),300) npx vitest run test/parity
+	@RUNS=$(or $(RUNS),300) SEED=$(or $(SEED),$(shell date +%s)) npx vitest run test/parity
 schema: node_modules/.package-lock.json ## Write db/schema.sql from db/migrations (needs the sqlite3 shell)
 	@rm -rf .data/schema && mkdir -p .data/schema
 	@npx dbmate --url sqlite:.data/schema/new.db --migrations-dir db/migrations --schema-file db/schema.sql up

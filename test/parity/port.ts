@@ -86,6 +86,8 @@ export async function openPort(): Promise<QueueModel> {
         { sql: "DROP TRIGGER tasks_take_condition_apart", args: {} },
         { sql: "UPDATE tasks SET ready_condition = :condition WHERE id = :id AND state = 'parked'", args: { id: BigInt(a.taskId), condition: a.readyCondition } },
         { sql: guard!.sql, args: {} },
+        // What it waited for before goes too, as it does on the other side, which keeps no terms.
+        { sql: "DELETE FROM ready_terms WHERE task_id = :id AND EXISTS (SELECT 1 FROM tasks WHERE id = :id AND state = 'parked')", args: { id: BigInt(a.taskId) } },
       ]);
     },
     event: (a) => write("INSERT INTO events (at_ms, kind, subject) VALUES (:at_ms, :kind, :subject)", { at_ms: BigInt(a.atMs), kind: a.kind, subject: a.subject }),
