@@ -329,7 +329,8 @@ CREATE TRIGGER tasks_take_condition_apart
 AFTER UPDATE OF state, ready_condition, not_before_ms, parked_at_ms ON tasks
 WHEN NEW.state = 'parked' AND NEW.parked_at_ms IS NOT NULL
 BEGIN
-    DELETE FROM ready_terms WHERE task_id = NEW.id;
+    -- The old terms go last: what old and new both wait for must not be forgotten in between, pruned as it may be.
+    UPDATE ready_terms SET branch = -1 - branch WHERE task_id = NEW.id;
     INSERT INTO ready_terms (task_id, branch, term, kind, event, subject, since_ms, depends_on, at_ms, fault)
     -- Of a faulty term only the fault: a value of the wrong type would be refused before the guard can say what is wrong.
     SELECT task_id, branch, term, kind, event, subject,
@@ -339,6 +340,7 @@ BEGIN
            fault
       FROM condition_terms
      WHERE task_id = NEW.id;
+    DELETE FROM ready_terms WHERE task_id = NEW.id AND branch < 0;
     UPDATE tasks
        SET time_park_due_ms = (SELECT due_ms FROM time_parks WHERE task_id = NEW.id),
            parsed_condition = ready_condition
@@ -350,6 +352,18 @@ WHEN OLD.state = 'parked' AND NEW.state <> 'parked'
 BEGIN
     DELETE FROM ready_terms WHERE task_id = NEW.id;
     UPDATE tasks SET time_park_due_ms = NULL, parsed_condition = NULL WHERE id = NEW.id;
+END;
+CREATE TRIGGER tasks_forget_on_replace
+AFTER INSERT ON tasks
+WHEN NEW.state <> 'parked'
+BEGIN
+    DELETE FROM ready_terms WHERE task_id = NEW.id;
+END;
+CREATE TRIGGER tasks_refuse_new_id
+BEFORE UPDATE OF id ON tasks
+WHEN NEW.id <> OLD.id
+BEGIN
+    SELECT RAISE(ABORT, 'tasks: a task keeps its id: its lease, its terms and its events go by it');
 END;
 CREATE TRIGGER tasks_forget_on_delete
 AFTER DELETE ON tasks
@@ -438,7 +452,7 @@ CREATE TABLE sweep_runs (
     scope_queue TEXT,                           -- NULL: everything; else one queue, a proof's own
     batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch
     batches INTEGER NOT NULL DEFAULT 0,         -- counted up by each batch; in the idle row, by each idle run
-    reached_task_id INTEGER NOT NULL DEFAULT 0, -- revalidation: judged up to here
+    reached_task_id INTEGER NOT NULL DEFAULT -9007199254740991, -- revalidation: judged up to here; at first, below every id
     started_at_ms INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
     heartbeat_at_ms INTEGER,                    -- when its latest batch began
     finished_at_ms INTEGER,
@@ -517,6 +531,21 @@ SELECT CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT run_id FROM swe
        CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_at_ms FROM sweep_batch) END AS up_to_at_ms,
        CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_event_id FROM sweep_batch) END AS up_to_event_id
 /* open_batch(run_id,acts,act_limit,row_limit,scope_queue,last_event_id,after_task_id,up_to_task_id,up_to_at_ms,up_to_event_id) */;
+CREATE TRIGGER sweep_runs_refuse_foreign_id
+BEFORE INSERT ON sweep_runs
+WHEN EXISTS (SELECT 1
+               FROM sweep_runs
+              WHERE id = NEW.id
+                AND (sweep <> NEW.sweep OR scope_queue IS NOT NEW.scope_queue OR requested_mode <> NEW.requested_mode))
+BEGIN
+    SELECT RAISE(ABORT, 'run id taken: it belongs to another sweep, scope or mode; give each run an id of its own');
+END;
+CREATE TRIGGER sweep_runs_keep_idle_row
+BEFORE DELETE ON sweep_runs
+WHEN OLD.id = 'expire_leases.idle'
+BEGIN
+    SELECT RAISE(IGNORE);
+END;
 CREATE TRIGGER sweep_runs_one_at_a_time
 BEFORE INSERT ON sweep_runs
 WHEN NEW.outcome = 'running'
@@ -530,8 +559,9 @@ BEGIN
        AND scope_queue IS NEW.scope_queue
        AND outcome = 'running'
        AND id <> NEW.id
-       AND coalesce(heartbeat_at_ms, started_at_ms)
-           + (SELECT value FROM sweep_limits WHERE name = 'abandon_run_after_seconds') * 1000 <= (SELECT now_ms FROM clock);
+       -- Either way: after the clock was set back, a heartbeat may lie in the future.
+       AND abs((SELECT now_ms FROM clock) - coalesce(heartbeat_at_ms, started_at_ms))
+           >= (SELECT value FROM sweep_limits WHERE name = 'abandon_run_after_seconds') * 1000;
     SELECT RAISE(ABORT, 'sweep held: another run of this sweep is under way')
      WHERE EXISTS (
                SELECT 1
@@ -785,6 +815,30 @@ SELECT id AS run_id,
        error
   FROM sweep_runs
 /* sweep_reports(run_id,sweep,mode,requested_mode,gated,gate_reason,outcome,drained,duration_ms,schema_version,batches,counts,error) */;
+CREATE VIEW sweep_status AS
+SELECT sweeps.sweep,
+       latest.id AS last_run_id,
+       latest.outcome AS last_outcome,
+       latest.mode AS last_mode,
+       latest.drained AS last_drained,
+       coalesce(latest.finished_at_ms, latest.started_at_ms) AS last_at_ms,
+       latest.counts AS last_counts,
+       latest.error AS last_error,
+       (SELECT id FROM sweep_runs WHERE sweep_runs.sweep = sweeps.sweep AND scope_queue IS NULL AND outcome = 'running') AS running_run_id,
+       CASE sweeps.sweep WHEN 'expire_leases' THEN (SELECT count(*) FROM expired_leases)
+                         WHEN 'revalidate_parked_tasks' THEN (SELECT count(*) FROM would_release_tasks)
+                         ELSE (SELECT count(*) FROM prunable_events) END AS waiting
+  FROM (SELECT 'expire_leases' AS sweep UNION ALL SELECT 'revalidate_parked_tasks' UNION ALL SELECT 'prune_events') AS sweeps
+  LEFT JOIN sweep_runs AS latest
+    ON latest.id = (SELECT id
+                      FROM sweep_runs
+                     WHERE sweep_runs.sweep = sweeps.sweep
+                       AND scope_queue IS NULL
+                       AND outcome <> 'running'
+                       AND batches > 0
+                     ORDER BY coalesce(finished_at_ms, started_at_ms) DESC
+                     LIMIT 1)
+/* sweep_status(sweep,last_run_id,last_outcome,last_mode,last_drained,last_at_ms,last_counts,last_error,running_run_id,waiting) */;
 -- Dbmate schema migrations
 INSERT INTO "schema_migrations" (version) VALUES
   ('20261130000100'),

@@ -6,10 +6,11 @@ import { readTarget, type Target } from "./lib/target.js";
 import type { SweepName, SweepOptions } from "./sweep.js";
 
 type Options = { observe: boolean; json: boolean; wait: boolean; origin: string; "run-id"?: string };
-type Verb = { help: string; run: (target: Target, options: Options) => Promise<ExitCode> };
+type Verb = { help: string; takes?: (keyof Options)[]; run: (target: Target, options: Options) => Promise<ExitCode> };
 
 const sweeping = (help: string, ...names: SweepName[]): Verb => ({
   help,
+  takes: ["observe", "json", "origin", "run-id"],
   run: async (target, options) => {
     const sweep: SweepOptions = { observe: options.observe, json: options.json, origin: options.origin, runId: options["run-id"] };
     if (sweep.runId && names.length > 1) throw new Failure(EXIT.usage, "--run-id names one run: give it to a single sweep");
@@ -20,16 +21,16 @@ const sweeping = (help: string, ...names: SweepName[]): Verb => ({
 // Each command's code is loaded only when it is asked for: an idle minute should start fast.
 const VERBS: Record<string, Verb> = {
   migrate: { help: "apply db/migrations", run: async (target) => (await import("./migrate.js")).migrateCommand(target) },
-  "migrate-status": { help: "what is applied and pending; 1 where something is pending", run: async (target, { json }) => (await import("./migrate.js")).statusCommand(target, json) },
+  "migrate-status": { takes: ["json"], help: "what is applied and pending; 1 where something is pending", run: async (target, { json }) => (await import("./migrate.js")).statusCommand(target, json) },
   "sweep-expire": sweeping("expire leases that have run out", "expire_leases"),
   "sweep-revalidate": sweeping("judge the parked tasks; release the ready ones where the mode file says enabled", "revalidate_parked_tasks"),
   "sweep-prune": sweeping("delete events past the retention", "prune_events"),
   "sweep-daily": sweeping("revalidate, then prune", "revalidate_parked_tasks", "prune_events"),
   "sweep-all": sweeping("expire, then daily", "expire_leases", "revalidate_parked_tasks", "prune_events"),
-  "sweep-would-release": { help: "the parked tasks that an enabled run would release, and why", run: async (target, { json }) => (await import("./would-release.js")).wouldReleaseCommand(target, json) },
+  "sweep-would-release": { takes: ["json"], help: "the parked tasks that an enabled run would release, and why", run: async (target, { json }) => (await import("./would-release.js")).wouldReleaseCommand(target, json) },
   "sweep-explain": { help: "each step's query plan", run: async (target) => (await import("./explain.js")).explainCommand(target) },
-  "sweep-proof": { help: "seed fixtures in a queue of their own, sweep, read back, clean up", run: async (target, { wait }) => (await import("./proof.js")).proofCommand(target, wait) },
-  verify: { help: "look for rows that must not exist; 1 where there are any", run: async (target, { json }) => (await import("./verify.js")).verifyCommand(target, json) },
+  "sweep-proof": { takes: ["wait"], help: "seed fixtures in a queue of their own, sweep, read back, clean up", run: async (target, { wait }) => (await import("./proof.js")).proofCommand(target, wait) },
+  verify: { takes: ["json"], help: "look for rows that must not exist; 1 where there are any", run: async (target, { json }) => (await import("./verify.js")).verifyCommand(target, json) },
   demo: { help: "a fresh embedded queue, swept: observed, then for real, before and after", run: async () => (await import("./demo.js")).demoCommand() },
 };
 
@@ -62,6 +63,9 @@ async function main(): Promise<ExitCode> {
   }
   const found = Object.hasOwn(VERBS, verb) ? VERBS[verb] : undefined;
   if (!found) throw new Failure(EXIT.usage, `unknown verb "${verb}": see fleet-queue-sweepers help`);
+  for (const option of ["observe", "json", "wait", "run-id"] as const) {
+    if (options[option] && !found.takes?.includes(option)) throw new Failure(EXIT.usage, `${verb} takes no --${option}: see fleet-queue-sweepers help`);
+  }
   return found.run(readTarget(process.env), options);
 }
 

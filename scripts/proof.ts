@@ -133,7 +133,7 @@ async function proveExpiry(db: Database, name: string, wait: boolean, stopped: A
     const state = `\`${lease.state}\`, attempts ${lease.attempts} of ${claims}`;
     if (!lease.expired && wait) return { holds: false, readBack: `${state}: nothing expired it within ${waitSeconds} s: see that the timer or daemon runs and names this database, then run the proof again` };
     if (!lease.expired) return { holds: false, readBack: `${state}, no \`lease_expired\`` };
-    if (lease.run_id !== null) return { holds: lease.state === "queued" && lease.left_ms === null && lease.attempts === claims && !(wait && lease.origin === "proof"), readBack: `${state}, \`lease_expired\` by run ${lease.run_id} (${lease.origin}, ${lease.runner})` };
+    if (lease.run_id !== null) return { holds: lease.state === "queued" && lease.left_ms === null && lease.attempts === claims && (!wait || lease.origin === "timer" || lease.origin === "daemon"), readBack: `${state}, \`lease_expired\` by run ${lease.run_id} (${lease.origin}, ${lease.runner})` };
     if (wait ? performance.now() >= deadline : claims === MOST_CLAIMS) return { holds: false, readBack: `${state}, but a worker's claim came first, ${claims} times: run the proof again when the queue is quieter` };
   }
 }

@@ -69,6 +69,7 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     if (!run || (run.run_id !== values.run_id && (options.runId || db.retried))) run = (await runFile(db, "db/ledger/read_run.sql", values))[0] ?? run;
     if (!run) throw new Failure(EXIT.failed, `${name}: run ${values.run_id} left no trace in the ledger: look into sweep_runs before running it again`);
     if (String(run.schema_version) < values.needs_schema_version) throw new Failure(EXIT.config, `${name}: ${db.target.shown}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
+    if (run.sweep !== name) throw new Failure(EXIT.usage, `${name}: ${db.target.shown}: run id taken: ${values.run_id} is a run of ${run.sweep}; give each run an id of its own`);
     const took = performance.now() - sent;
     if (run.outcome !== "running") return asReport(run, performance.now() - started);
     const size = Number(run.row_limit);
@@ -133,7 +134,7 @@ export async function sweepCommand(target: Target, names: SweepName[], options: 
     } catch (error) {
       const code = report(error);
       exitCode ||= code;
-      if (options.json) console.log(JSON.stringify({ sweep: name, run_id: null, outcome: "failed", error: (error as Error).message }));
+      if (options.json) console.log(JSON.stringify({ sweep: name, run_id: null, mode: null, requested_mode: null, gated: false, outcome: "failed", drained: false, duration_ms: null, error: (error as Error).message }));
     }
   }
   db.close();

@@ -48,6 +48,15 @@ onEachEngine("expire_leases", (test) => {
     expect(await db.rows("SELECT id, state FROM tasks ORDER BY id")).toEqual([{ id: 1, state: "queued" }, { id: 2, state: "leased" }]);
   });
 
+  test("a run id that belongs to another sweep or mode is refused, and nothing is done", async ({ db }) => {
+    await db.sweep("sweep-prune", ["--run-id", "job-1"]);
+    await db.given(leased(1, NOW));
+    for (const [verb, args] of [["sweep-expire", []], ["sweep-revalidate", []], ["sweep-prune", ["--observe"]]] as const) {
+      expect(await db.run(verb, ["--run-id", "job-1", ...args]), verb).toMatchObject({ code: 64, stderr: expect.stringMatching(/run id taken/) });
+    }
+    expect(await db.rows("SELECT state FROM tasks")).toEqual([{ state: "leased" }]);
+  });
+
   test("a task that has used up its attempts fails, and says so", async ({ db }) => {
     await db.given(
       leased(1, NOW, "UPDATE tasks SET attempts = 3, max_attempts = 3 WHERE id = 1;") +

@@ -173,4 +173,15 @@ onEachEngine("the tables", (test) => {
     await refused(db, "NOT NULL constraint failed", "INSERT INTO tasks (state) VALUES (NULL)", "INSERT INTO tasks (queue) VALUES (NULL)", "INSERT INTO events (kind) VALUES (NULL)", "UPDATE leases SET expires_at_ms = NULL");
     await refused(db, "FOREIGN KEY constraint failed", `INSERT INTO leases (task_id, worker, token, expires_at_ms) VALUES (99, 'w', 't', ${NOW})`, "DELETE FROM tasks WHERE id = 1");
   });
+
+  test("a task keeps its id, one that replaces a parked one takes nothing over, and ids below 1 are judged too", async ({ db }) => {
+    await db.given(`INSERT INTO tasks (id, queue, state, ready_condition) VALUES (1, 'q', 'parked', '{"kind":"manual"}'), (0, 'q', 'parked', NULL), (-5, 'q', 'parked', NULL);`);
+    await expect(db.given("UPDATE tasks SET id = 2 WHERE id = 1")).rejects.toThrow(/a task keeps its id/);
+    await db.given("INSERT OR REPLACE INTO tasks (id, queue, state) VALUES (1, 'q', 'queued')");
+    expect(await db.rows("SELECT * FROM ready_terms")).toEqual([]);
+    expect(await db.sweep("sweep-revalidate")).toMatchObject({ checked: 2, stale: 2 });
+    await db.given("DELETE FROM sweep_runs");
+    expect(await db.sweep("sweep-expire")).toMatchObject({ outcome: "ok" });
+    expect((await db.rows("SELECT sweep, last_outcome, waiting FROM sweep_status ORDER BY sweep")).map(({ sweep }) => sweep)).toEqual(["expire_leases", "prune_events", "revalidate_parked_tasks"]);
+  });
 });

@@ -56,6 +56,20 @@ onEachEngine("prune_events", (test, engine) => {
     expect(await db.rows("SELECT * FROM sweep_evidence")).toEqual([]);
   });
 
+  test("touching a parked task does not lose what it was met by, pruned as it is", async ({ db }) => {
+    await db.given(`
+      INSERT INTO tasks (id, queue, state, parked_at_ms, ready_condition)
+      SELECT value, 'q', 'parked', ${NOW}, '{"kind":"event_seen","event":"e","subject":"' || value || '"}' FROM json_each('[1,2,3]');
+      INSERT INTO events (at_ms, kind, subject) SELECT ${NOW}, 'e', value FROM json_each('["1","2","3"]');`);
+    await db.setNow(NOW + 32 * DAY);
+    expect(await db.sweep("sweep-prune")).toMatchObject({ events_pruned: 3 });
+    await db.given(`
+      UPDATE tasks SET ready_condition = ready_condition WHERE id = 1;
+      UPDATE tasks SET not_before_ms = ${NOW} WHERE id = 2;
+      UPDATE tasks SET ready_condition = '{"any":[{"kind":"manual"},' || ready_condition || ']}' WHERE id = 3;`);
+    expect(await db.rows("SELECT task_id FROM would_release_tasks ORDER BY task_id")).toEqual([1, 2, 3].map((task_id) => ({ task_id })));
+  });
+
   test("old runs and findings are forgotten, but never what holds the gate open", async ({ db }) => {
     await db.given("INSERT INTO tasks (id, queue, state) VALUES (1, 'q', 'parked')");
     const { run_id: observation } = await db.sweep("sweep-revalidate");

@@ -59,6 +59,13 @@ onEachEngine("enqueue", (test) => {
 });
 
 onEachEngine("claim", (test) => {
+  test("a token used before gets nothing from an empty queue", async ({ db }) => {
+    await db.given("INSERT INTO tasks (id, queue) VALUES (1, 'q')");
+    expect(await queue.claim(db.queue, { queue: "q", worker: "w", token: "t", lease_ms: 1000 })).toHaveLength(1);
+    expect(await queue.claim(db.queue, { queue: "empty", worker: "w", token: "t", lease_ms: 1000 })).toEqual([]);
+    expect(await db.rows("SELECT attempts FROM tasks")).toEqual([{ attempts: 1 }]);
+  });
+
   test("the highest priority comes first, then the oldest, then the lowest id", async ({ db }) => {
     await db.given(`INSERT INTO tasks (id, queue, priority, created_at_ms) VALUES
       (1, 'q', 0, ${NOW - 10}), (2, 'q', 0, ${NOW - 30}), (3, 'q', 7, ${NOW}), (4, 'q', 0, ${NOW - 30}), (5, 'q', -1, ${NOW - 99}), (6, 'q', 7, ${NOW - 1});`);

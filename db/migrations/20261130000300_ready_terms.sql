@@ -251,7 +251,8 @@ CREATE TRIGGER tasks_take_condition_apart
 AFTER UPDATE OF state, ready_condition, not_before_ms, parked_at_ms ON tasks
 WHEN NEW.state = 'parked' AND NEW.parked_at_ms IS NOT NULL
 BEGIN
-    DELETE FROM ready_terms WHERE task_id = NEW.id;
+    -- The old terms go last: what old and new both wait for must not be forgotten in between, pruned as it may be.
+    UPDATE ready_terms SET branch = -1 - branch WHERE task_id = NEW.id;
     INSERT INTO ready_terms (task_id, branch, term, kind, event, subject, since_ms, depends_on, at_ms, fault)
     -- Of a faulty term only the fault: a value of the wrong type would be refused before the guard can say what is wrong.
     SELECT task_id, branch, term, kind, event, subject,
@@ -261,6 +262,7 @@ BEGIN
            fault
       FROM condition_terms
      WHERE task_id = NEW.id;
+    DELETE FROM ready_terms WHERE task_id = NEW.id AND branch < 0;
     UPDATE tasks
        SET time_park_due_ms = (SELECT due_ms FROM time_parks WHERE task_id = NEW.id),
            parsed_condition = ready_condition
@@ -275,6 +277,21 @@ BEGIN
     UPDATE tasks SET time_park_due_ms = NULL, parsed_condition = NULL WHERE id = NEW.id;
 END;
 
+-- A row that replaces a parked one takes nothing over from it; no delete trigger sees a REPLACE.
+CREATE TRIGGER tasks_forget_on_replace
+AFTER INSERT ON tasks
+WHEN NEW.state <> 'parked'
+BEGIN
+    DELETE FROM ready_terms WHERE task_id = NEW.id;
+END;
+
+CREATE TRIGGER tasks_refuse_new_id
+BEFORE UPDATE OF id ON tasks
+WHEN NEW.id <> OLD.id
+BEGIN
+    SELECT RAISE(ABORT, 'tasks: a task keeps its id: its lease, its terms and its events go by it');
+END;
+
 CREATE TRIGGER tasks_forget_on_delete
 AFTER DELETE ON tasks
 BEGIN
@@ -282,6 +299,8 @@ BEGIN
 END;
 
 -- migrate:down
+DROP TRIGGER tasks_refuse_new_id;
+DROP TRIGGER tasks_forget_on_replace;
 DROP TRIGGER tasks_forget_on_delete;
 DROP TRIGGER tasks_forget_condition;
 DROP TRIGGER tasks_take_condition_apart;

@@ -112,7 +112,7 @@ CREATE TABLE sweep_runs (
     scope_queue TEXT,                           -- NULL: everything; else one queue, a proof's own
     batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch
     batches INTEGER NOT NULL DEFAULT 0,         -- counted up by each batch; in the idle row, by each idle run
-    reached_task_id INTEGER NOT NULL DEFAULT 0, -- revalidation: judged up to here
+    reached_task_id INTEGER NOT NULL DEFAULT -9007199254740991, -- revalidation: judged up to here; at first, below every id
     started_at_ms INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
     heartbeat_at_ms INTEGER,                    -- when its latest batch began
     finished_at_ms INTEGER,
@@ -208,6 +208,25 @@ SELECT CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT run_id FROM swe
        CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_at_ms FROM sweep_batch) END AS up_to_at_ms,
        CASE WHEN (SELECT count(*) FROM sweep_batch) THEN (SELECT up_to_event_id FROM sweep_batch) END AS up_to_event_id;
 
+-- An id names one piece of work: sent again it is the same run, never another's.
+CREATE TRIGGER sweep_runs_refuse_foreign_id
+BEFORE INSERT ON sweep_runs
+WHEN EXISTS (SELECT 1
+               FROM sweep_runs
+              WHERE id = NEW.id
+                AND (sweep <> NEW.sweep OR scope_queue IS NOT NEW.scope_queue OR requested_mode <> NEW.requested_mode))
+BEGIN
+    SELECT RAISE(ABORT, 'run id taken: it belongs to another sweep, scope or mode; give each run an id of its own');
+END;
+
+-- Whoever empties the ledger leaves the idle minutes their row.
+CREATE TRIGGER sweep_runs_keep_idle_row
+BEFORE DELETE ON sweep_runs
+WHEN OLD.id = 'expire_leases.idle'
+BEGIN
+    SELECT RAISE(IGNORE);
+END;
+
 CREATE TRIGGER sweep_runs_one_at_a_time
 BEFORE INSERT ON sweep_runs
 WHEN NEW.outcome = 'running'
@@ -221,8 +240,9 @@ BEGIN
        AND scope_queue IS NEW.scope_queue
        AND outcome = 'running'
        AND id <> NEW.id
-       AND coalesce(heartbeat_at_ms, started_at_ms)
-           + (SELECT value FROM sweep_limits WHERE name = 'abandon_run_after_seconds') * 1000 <= (SELECT now_ms FROM clock);
+       -- Either way: after the clock was set back, a heartbeat may lie in the future.
+       AND abs((SELECT now_ms FROM clock) - coalesce(heartbeat_at_ms, started_at_ms))
+           >= (SELECT value FROM sweep_limits WHERE name = 'abandon_run_after_seconds') * 1000;
     SELECT RAISE(ABORT, 'sweep held: another run of this sweep is under way')
      WHERE EXISTS (
                SELECT 1

@@ -237,7 +237,33 @@ SELECT id AS run_id,
        error
   FROM sweep_runs;
 
+-- Each sweep's latest run over everything, what is under way, and how much waits for it.
+CREATE VIEW sweep_status AS
+SELECT sweeps.sweep,
+       latest.id AS last_run_id,
+       latest.outcome AS last_outcome,
+       latest.mode AS last_mode,
+       latest.drained AS last_drained,
+       coalesce(latest.finished_at_ms, latest.started_at_ms) AS last_at_ms,
+       latest.counts AS last_counts,
+       latest.error AS last_error,
+       (SELECT id FROM sweep_runs WHERE sweep_runs.sweep = sweeps.sweep AND scope_queue IS NULL AND outcome = 'running') AS running_run_id,
+       CASE sweeps.sweep WHEN 'expire_leases' THEN (SELECT count(*) FROM expired_leases)
+                         WHEN 'revalidate_parked_tasks' THEN (SELECT count(*) FROM would_release_tasks)
+                         ELSE (SELECT count(*) FROM prunable_events) END AS waiting
+  FROM (SELECT 'expire_leases' AS sweep UNION ALL SELECT 'revalidate_parked_tasks' UNION ALL SELECT 'prune_events') AS sweeps
+  LEFT JOIN sweep_runs AS latest
+    ON latest.id = (SELECT id
+                      FROM sweep_runs
+                     WHERE sweep_runs.sweep = sweeps.sweep
+                       AND scope_queue IS NULL
+                       AND outcome <> 'running'
+                       AND batches > 0
+                     ORDER BY coalesce(finished_at_ms, started_at_ms) DESC
+                     LIMIT 1);
+
 -- migrate:down
+DROP VIEW sweep_status;
 DROP VIEW sweep_reports;
 DROP VIEW forgettable_runs;
 DROP VIEW gate_runs;

@@ -19,13 +19,14 @@ SELECT 1, (SELECT value FROM sweep_limits WHERE name = 'expire_batch_rows'), (SE
 -- A lease row that somebody left behind on a claimable task binds nothing: it makes way, or it would block the queue.
 INSERT OR REPLACE INTO leases (task_id, worker, token, acquired_at_ms, expires_at_ms)
 SELECT task_id, :worker, :token, (SELECT now_ms FROM clock), (SELECT now_ms FROM clock) + :lease_ms
-  FROM claimable_tasks
- WHERE queue = :queue
- ORDER BY priority DESC, created_at_ms, task_id
- LIMIT 1;
+  FROM (SELECT task_id, priority, created_at_ms
+          FROM claimable_tasks
+         WHERE queue = :queue
+         ORDER BY priority DESC, created_at_ms, task_id -- all of them selected, or the whole queue is sorted for one task
+         LIMIT 1);
 
 -- name: bind_task
--- last_insert_rowid() is the task of the lease just taken; the token proves that this very batch took one.
+-- last_insert_rowid() is the task of the lease just taken, if changes() says that one was; the token proves whose it is.
 UPDATE tasks
    SET state = 'leased',
        claimed_by = :worker,
@@ -36,7 +37,8 @@ UPDATE tasks
        park_reason = NULL,
        parked_at_ms = NULL,
        updated_at_ms = (SELECT acquired_at_ms FROM leases WHERE task_id = tasks.id)
- WHERE id = last_insert_rowid()
+ WHERE changes() > 0
+   AND id = last_insert_rowid()
    AND :token = (SELECT token FROM leases WHERE task_id = tasks.id)
 RETURNING id AS task_id, key, queue, priority, payload, attempts, max_attempts,
           (SELECT expires_at_ms FROM leases WHERE task_id = tasks.id) AS expires_at_ms;

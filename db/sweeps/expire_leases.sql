@@ -95,7 +95,9 @@ UPDATE sweep_runs
    SET outcome = 'ok',
        finished_at_ms = (SELECT now_ms FROM clock)
  WHERE id = (SELECT run_id FROM open_batch)
-   AND (drained OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'expire_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
+   AND (drained
+        OR runner = 'SQL shell' -- by hand it is one batch, and nobody comes back for the rest
+        OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'expire_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
 SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit

@@ -71,10 +71,10 @@ UPDATE sweep_batch
                                     AND verdict = 'release'
                                   ORDER BY task_id
                                   LIMIT 1
-                                 OFFSET (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run') - 1
-                                        - (SELECT counts ->> '$.released'
-                                             FROM sweep_runs
-                                            WHERE id = (SELECT run_id FROM open_batch))),
+                                 OFFSET max(0, (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run') - 1
+                                               - (SELECT counts ->> '$.released'
+                                                    FROM sweep_runs
+                                                   WHERE id = (SELECT run_id FROM open_batch)))),
                                 up_to_task_id)
  WHERE acts;
 
@@ -151,6 +151,7 @@ UPDATE sweep_runs
        finished_at_ms = (SELECT now_ms FROM clock)
  WHERE id = (SELECT run_id FROM open_batch)
    AND (drained
+        OR runner = 'SQL shell' -- by hand it is one batch, and nobody comes back for the rest
         OR counts ->> '$.released' >= (SELECT value FROM sweep_limits WHERE name = 'max_releases_per_run')
         OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 

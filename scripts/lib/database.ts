@@ -127,6 +127,7 @@ export function explain(error: unknown, target: Target): Failure {
   if (code.startsWith("SQLITE_NOTADB") || /file is not a database/.test(text)) return fail(EXIT.config, `${at} is not a SQLite database: correct DATABASE_URL`);
   if (/^no such (table|view|column)/.test(text)) return fail(EXIT.config, `${at}: ${text}: pending migrations; run "make migrate"`);
   if (/pending_migrations/.test(text)) return fail(EXIT.config, `${at}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
+  if (/^run id taken:/.test(text)) return fail(EXIT.usage, `${at}: ${text}`);
   if (/^sweep_settings:/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
   if (/ConnectionFailed|unable to open database/i.test(text)) return fail(EXIT.unreachable, `${at} cannot be opened: check that the path exists and may be read`);
   if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${REQUEST_TIMEOUT_MS / 1000} s: check the server, then try again`);
