@@ -321,10 +321,13 @@ const PROMISES: Record<string, (asked: Asked) => Promise<void>> = {
 
   "runs: bounded batches": async (asked) => {
     await asked.given(...[1, 2, 3].flatMap((id) => leased(id, NOW - id)));
-    const batch = () => asked.sweep("expire_leases", { run_id: "r", batch_rows: 2n });
+    const batch = () => asked.sweep("expire_leases", { run_id: "r", runner: "host-a:1", batch_rows: 2n });
     expect(await batch()).toMatchObject({ outcome: "running", drained: 0, batches: 1, expired_leases: 2, row_limit: 2 });
     expect(await batch()).toMatchObject({ outcome: "ok", drained: 1, batches: 2, expired_leases: 3 });
     expect(await asked.rows("SELECT task_id FROM events ORDER BY id")).toEqual([3, 2, 1].map((task_id) => ({ task_id })));
+    // By hand it is one batch: nobody comes back for the rest.
+    await asked.given(...[4, 5].flatMap((id) => leased(id, NOW)));
+    expect(await asked.sweep("expire_leases", { run_id: "by hand", batch_rows: 1n })).toMatchObject({ outcome: "ok", drained: 0, expired_leases: 1 });
   },
 
   "reading: a plain read sees the write before it": async (asked) => {
