@@ -2,6 +2,7 @@
 // ledger says of it. Which rows a sweep touches, when it is done and what it counts is decided in db/sweeps.
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
 import { DatabaseFailure, openDatabase, type Database, type Row } from "./lib/database.js";
 import { EXIT, Failure, report, type ExitCode } from "./lib/exit.js";
 import { readMode, type Mode } from "./lib/mode.js";
@@ -12,15 +13,14 @@ import type { Target } from "./lib/target.js";
 /** The sweeps in the order in which they run together. */
 export const SWEEPS = ["expire_leases", "revalidate_parked_tasks", "prune_events"] as const;
 export type SweepName = (typeof SWEEPS)[number];
-export type SweepOptions = { observe?: boolean; json?: boolean; origin?: string; runId?: string; scopeQueue?: string; mode?: Mode };
-export type Report = { sweep: string; run_id: string | null; mode: string; requested_mode: string; gated: boolean; outcome: string } & Row;
+export type SweepOptions = { observe?: boolean; json?: boolean; origin?: string; runId?: string; scopeQueue?: string; mode?: Mode; stop?: AbortSignal };
+export type Report = { sweep: string; run_id: string | null; mode: string | null; requested_mode: string | null; gated: boolean; outcome: string } & Row;
 
 /** No batch should hold the write lock for longer than the first; after one that did the next is half the size, and twice after a quick one. */
 const SLOW_BATCH_MS = 250;
 const QUICK_BATCH_MS = 60;
 const SMALLEST_BATCH_ROWS = 50;
 
-const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function requestedMode(name: SweepName, options: SweepOptions): Mode {
   if (options.observe) return "observe";
@@ -29,7 +29,8 @@ function requestedMode(name: SweepName, options: SweepOptions): Mode {
 
 /**
  * One run of one sweep, in as many batches as it takes. Returns the run as the ledger has it, read back in the same
- * transaction as its last batch; outcome `skipped` where the mode is off or another runner is at it.
+ * transaction as its last batch; outcome `skipped` where the mode is off or another runner is at it. Told to `stop`, it
+ * finishes the batch in hand and ends the run, with what is left over for the next.
  * Throws a Failure after writing the run down as failed.
  */
 export async function runSweep(db: Database, name: SweepName, options: SweepOptions = {}): Promise<Report> {
@@ -74,10 +75,11 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
     if (run.outcome !== "running") return asReport(run, performance.now() - started);
     const size = Number(run.row_limit);
     fullSize ??= size;
-    if (took > SLOW_BATCH_MS) batchRows = Math.min(size, Math.max(SMALLEST_BATCH_ROWS, Math.floor(size / 2)));
-    else if (took < QUICK_BATCH_MS) batchRows = Math.min(size * 2, fullSize);
     // As long a pause as the batch took: batches sent back to back starve every other writer on a server.
-    await sleep(took);
+    await sleep(took, undefined, { signal: options.stop }).catch(() => {});
+    if (options.stop?.aborted) batchRows = 0;
+    else if (took > SLOW_BATCH_MS) batchRows = Math.min(size, Math.max(SMALLEST_BATCH_ROWS, Math.floor(size / 2)));
+    else if (took < QUICK_BATCH_MS) batchRows = Math.min(size * 2, fullSize);
   }
 }
 
@@ -125,18 +127,29 @@ export function line(run: Report): string {
  */
 export async function sweepCommand(target: Target, names: SweepName[], options: SweepOptions): Promise<ExitCode> {
   const db = await openDatabase(target);
+  const stop = stopSignal();
   let exitCode: ExitCode = EXIT.ok;
   for (const name of names) {
+    let run: Report | undefined;
     try {
-      const run = await runSweep(db, name, options);
-      console.log(options.json ? JSON.stringify(run) : line(run));
+      if (stop.aborted) throw new Failure(EXIT.failed, `${name}: not run, because the program was told to stop; run it again`);
+      run = await runSweep(db, name, { ...options, stop });
       if (run.outcome !== "ok" && run.outcome !== "skipped") throw new Failure(EXIT.failed, `${name}: run ${run.run_id} ended ${run.outcome}: ${run.error ?? "see sweep_runs"}`);
     } catch (error) {
       const code = report(error);
       exitCode ||= code;
-      if (options.json) console.log(JSON.stringify({ sweep: name, run_id: null, mode: null, requested_mode: null, gated: false, outcome: "failed", drained: false, duration_ms: null, error: (error as Error).message }));
+      run ??= { sweep: name, run_id: null, mode: null, requested_mode: null, gated: false, outcome: "failed", drained: false, duration_ms: null, error: (error as Error).message };
+      if (!options.json && !run.run_id) continue;
     }
+    console.log(options.json ? JSON.stringify(run) : line(run));
   }
   db.close();
   return exitCode;
+}
+
+/** Aborted by the first SIGTERM or SIGINT; a second one ends the process as it would have. */
+export function stopSignal(): AbortSignal {
+  const controller = new AbortController();
+  for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, () => controller.abort());
+  return controller.signal;
 }

@@ -110,7 +110,7 @@ CREATE TABLE sweep_runs (
     schema_version TEXT NOT NULL DEFAULT '',    -- the newest migration applied
     needs_schema_version TEXT NOT NULL DEFAULT '', -- the newest migration that the runner knows of
     scope_queue TEXT,                           -- NULL: everything; else one queue, a proof's own
-    batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch
+    batch_rows INTEGER,                         -- NULL: as the setting says; smaller after a slow batch; 0: the runner stops
     batches INTEGER NOT NULL DEFAULT 0,         -- counted up by each batch; in the idle row, by each idle run
     reached_task_id INTEGER NOT NULL DEFAULT -9007199254740991, -- revalidation: judged up to here; at first, below every id
     started_at_ms INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
@@ -132,8 +132,8 @@ CREATE TABLE sweep_runs (
         CHECK (origin IN ('timer', 'daemon', 'manual', 'proof')),
     CONSTRAINT sweep_runs_outcome_is_known
         CHECK (outcome IN ('running', 'ok', 'failed', 'abandoned')),
-    CONSTRAINT sweep_runs_batch_rows_is_1_or_more_or_null
-        CHECK (batch_rows >= 1),
+    CONSTRAINT sweep_runs_batch_rows_is_0_or_more_or_null
+        CHECK (batch_rows >= 0),
     CONSTRAINT sweep_runs_counts_is_json
         CHECK (json_valid(counts)),
     CONSTRAINT sweep_runs_started_at_ms_is_milliseconds

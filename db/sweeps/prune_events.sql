@@ -70,6 +70,7 @@ UPDATE sweep_runs
  WHERE id = (SELECT run_id FROM open_batch)
    AND (drained
         OR runner = 'SQL shell' -- by hand it is one batch, and nobody comes back for the rest
+        OR batch_rows = 0 -- its runner was told to stop: this batch does nothing but end the run
         OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: log_run

@@ -8,17 +8,14 @@ export { readTarget } from "./target.js";
 
 type Values = Record<string, Value | number | undefined>;
 
+const statements = (path: string, values: Values) => loadSteps(path).map((step) => bind(step, values));
+const lastRows = (results: Row[][]) => results.findLast((rows) => rows.length > 0) ?? [];
+
 /** Runs a .sql file's steps as one transaction. Returns the rows of its last step that has any, else []. Throws a Failure. */
-export async function runFile(db: Database, path: string, values: Values = {}): Promise<Row[]> {
-  const results = await db.batch(loadSteps(path).map((step) => bind(step, values)));
-  return results.findLast((rows) => rows.length > 0) ?? [];
-}
+export const runFile = async (db: Database, path: string, values: Values = {}) => lastRows(await db.batch(statements(path, values)));
 
 /** The same for a file that only reads: it waits for no writer, and none waits for it. */
-export async function readFile(db: Database, path: string, values: Values = {}): Promise<Row[]> {
-  const results = await db.read(loadSteps(path).map((step) => bind(step, values)));
-  return results.findLast((rows) => rows.length > 0) ?? [];
-}
+export const readFile = async (db: Database, path: string, values: Values = {}) => lastRows(await db.read(statements(path, values)));
 
 /**
  * The verbs. Each takes what its file's header lists; `_ms` values are whole milliseconds.
