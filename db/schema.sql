@@ -839,6 +839,63 @@ SELECT sweeps.sweep,
                      ORDER BY coalesce(finished_at_ms, started_at_ms) DESC
                      LIMIT 1)
 /* sweep_status(sweep,last_run_id,last_outcome,last_mode,last_drained,last_at_ms,last_counts,last_error,running_run_id,waiting) */;
+CREATE VIEW last_runs AS
+SELECT sweep,
+       CASE WHEN idle_at_ms >= coalesce(done_started_at_ms, 0) THEN 'expire_leases.idle' ELSE done_run_id END AS done_run_id,
+       max(coalesce(idle_at_ms, done_started_at_ms), coalesce(done_started_at_ms, idle_at_ms)) AS done_started_at_ms,
+       CASE WHEN idle_at_ms >= coalesce(latest_started_at_ms, 0) THEN 'expire_leases.idle' ELSE latest_run_id END AS latest_run_id,
+       max(coalesce(idle_at_ms, latest_started_at_ms), coalesce(latest_started_at_ms, idle_at_ms)) AS latest_started_at_ms,
+       CASE WHEN idle_at_ms >= coalesce(latest_started_at_ms, 0) THEN idle_at_ms ELSE latest_at_ms END AS latest_at_ms,
+       CASE WHEN idle_at_ms >= coalesce(latest_started_at_ms, 0) THEN 'ok' ELSE latest_outcome END AS latest_outcome,
+       CASE WHEN idle_at_ms >= coalesce(latest_started_at_ms, 0) THEN NULL ELSE latest_error END AS latest_error,
+       (SELECT count(*)
+          FROM (SELECT 1
+                  FROM sweep_runs
+                 WHERE sweep_runs.sweep = ran.sweep
+                   AND id <> 'expire_leases.idle'
+                   AND started_at_ms > max(coalesce(ran.idle_at_ms, 0), coalesce(ran.done_started_at_ms, 0))
+                   AND started_at_ms <= ran.horizon_ms
+                   AND scope_queue IS NULL
+                   AND outcome IN ('failed', 'abandoned')
+                 LIMIT 100)) AS failures
+  FROM (SELECT sweeps.sweep,
+               sweeps.horizon_ms,
+               idle.finished_at_ms AS idle_at_ms,
+               done.id AS done_run_id,
+               done.started_at_ms AS done_started_at_ms,
+               latest.id AS latest_run_id,
+               latest.started_at_ms AS latest_started_at_ms,
+               coalesce(latest.finished_at_ms, latest.heartbeat_at_ms, latest.started_at_ms) AS latest_at_ms,
+               latest.outcome AS latest_outcome,
+               latest.error AS latest_error
+          FROM (SELECT sweep, now_ms + 60000 AS horizon_ms
+                  FROM (SELECT 'expire_leases' AS sweep UNION ALL SELECT 'revalidate_parked_tasks' UNION ALL SELECT 'prune_events')
+                 CROSS JOIN clock) AS sweeps
+          LEFT JOIN sweep_runs AS idle
+            ON idle.id = CASE sweeps.sweep WHEN 'expire_leases' THEN 'expire_leases.idle' END
+           AND idle.finished_at_ms <= sweeps.horizon_ms
+          LEFT JOIN sweep_runs AS done
+            ON done.id = (SELECT id
+                            FROM sweep_runs
+                           WHERE sweep_runs.sweep = sweeps.sweep
+                             AND id <> 'expire_leases.idle'
+                             AND started_at_ms <= sweeps.horizon_ms
+                             AND scope_queue IS NULL
+                             AND outcome = 'ok'
+                             AND (requested_mode = 'enabled' OR origin IN ('timer', 'daemon'))
+                           ORDER BY started_at_ms DESC
+                           LIMIT 1)
+          LEFT JOIN sweep_runs AS latest
+            ON latest.id = (SELECT id
+                              FROM sweep_runs
+                             WHERE sweep_runs.sweep = sweeps.sweep
+                               AND id <> 'expire_leases.idle'
+                               AND started_at_ms <= sweeps.horizon_ms
+                               AND scope_queue IS NULL
+                             ORDER BY started_at_ms DESC
+                             LIMIT 1)
+         LIMIT 3) AS ran
+/* last_runs(sweep,done_run_id,done_started_at_ms,latest_run_id,latest_started_at_ms,latest_at_ms,latest_outcome,latest_error,failures) */;
 -- Dbmate schema migrations
 INSERT INTO "schema_migrations" (version) VALUES
   ('20261130000100'),
