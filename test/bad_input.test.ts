@@ -1,9 +1,11 @@
 import { execFile, execFileSync, spawnSync } from "node:child_process";
 import { generateKeyPairSync, sign, type KeyObject } from "node:crypto";
 import { chmodSync, copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer, type AddressInfo } from "node:net";
 import { join } from "node:path";
 import { createClient } from "@libsql/client";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { explain } from "../scripts/lib/database.js";
 import { everything, freePort, fresh, program, ROOT, scratch, startServer, type Run } from "./support.js";
 
 /** Every verb that opens the database; the daily pair stands for those that run several sweeps. */
@@ -265,6 +267,15 @@ describe("a server", () => {
     for (const scheme of ["libsql", "https", "ws"]) {
       expectFailure("sweep-expire", await program(["sweep-expire"], { DATABASE_URL: `${scheme}://127.0.0.1:${port}` }), 69, /cannot be reached \(.*ECONNREFUSED/);
     }
+  });
+
+  test("that takes the call and never answers counts as not there", async () => {
+    const silent = createServer().listen(0, "127.0.0.1");
+    await new Promise((resolve) => silent.once("listening", resolve));
+    const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`;
+    const error: unknown = await fetch(url, { signal: AbortSignal.timeout(50) }).catch((late: unknown) => late);
+    expect(explain(error, { url, shown: url })).toMatchObject({ exitCode: 69, message: `${url} did not answer within 30 s: check the server, then try again` });
+    silent.close();
   });
 
   test("that has no such name cannot be reached", async () => {

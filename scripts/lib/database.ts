@@ -106,9 +106,9 @@ export class DatabaseFailure extends Failure {
 /** Turns whatever the client throws into a Failure: the table of platform codes, in one place. */
 export function explain(error: unknown, target: Target): Failure {
   if (error instanceof Failure) return error;
-  const e = error as { code?: string; message?: string; name?: string; statementIndex?: number; cause?: { code?: string; status?: number } };
+  const e = error as { code?: unknown; message?: string; name?: string; statementIndex?: number; cause?: { code?: string; status?: number } };
   const text = oneLine(String(e.message ?? error).replace(/^(?:[A-Z_]+: )+(?:error executing a request on the primary: )?(?:SQLite error: )?/, ""));
-  const code = e.code ?? "";
+  const code = typeof e.code === "string" ? e.code : ""; // what fetch throws when it is late has a number there
   const status = e.cause?.status ?? 0;
   const at = target.shown;
   const fail = (exitCode: Failure["exitCode"], message: string) => {
