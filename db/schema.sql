@@ -882,6 +882,7 @@ SELECT sweep,
                              AND started_at_ms <= sweeps.horizon_ms
                              AND scope_queue IS NULL
                              AND outcome = 'ok'
+                             AND batch_rows IS NOT 0
                              AND (requested_mode = 'enabled' OR origin IN ('timer', 'daemon'))
                            ORDER BY started_at_ms DESC
                            LIMIT 1)

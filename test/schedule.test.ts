@@ -50,7 +50,7 @@ describe("due", () => {
 });
 
 onEachEngine("last_runs", (test) => {
-  test("done is what ran as the schedule would have: not a proof, not a failure, not an observation by hand", async ({ db }) => {
+  test("done is what ran as the schedule would have: not a proof, not a failure, not a run told to stop, not an observation by hand", async ({ db }) => {
     const last = async (sweep: string) => (await readFile(db.queue, "db/ledger/read_last_runs.sql")).find((row) => row.sweep === sweep)!;
     const never = { done_run_id: null, done_started_at_ms: null, latest_run_id: null, latest_outcome: null, failures: 0 };
     for (const sweep of ["expire_leases", "revalidate_parked_tasks", "prune_events"]) expect(await last(sweep)).toMatchObject({ now_ms: NOW, ...never });
@@ -70,6 +70,7 @@ onEachEngine("last_runs", (test) => {
     await db.sweep("sweep-prune", ["--run-id", "pruned"]);
     expect(await last("prune_events")).toMatchObject({ done_run_id: "pruned" });
     await db.given(`
+      INSERT INTO sweep_runs (id, sweep, origin, mode, batch_rows, started_at_ms, finished_at_ms, outcome) VALUES ('stopped', 'prune_events', 'timer', 'observe', 0, ${NOW + 2}, ${NOW + 3}, 'ok');
       INSERT INTO sweep_runs (id, sweep, started_at_ms, finished_at_ms, outcome, error) VALUES
         ('bad-1', 'prune_events', ${NOW + 3}, ${NOW + 4}, 'failed', 'no room'), ('bad-2', 'prune_events', ${NOW + 5}, ${NOW + 6}, 'abandoned', 'silent');
       INSERT INTO sweep_runs (id, sweep, mode, origin, scope_queue, started_at_ms, finished_at_ms, outcome) VALUES ('p', 'prune_events', 'observe', 'proof', 'proof-1', ${NOW + 7}, ${NOW + 8}, 'ok');`);

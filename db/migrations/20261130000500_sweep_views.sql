@@ -266,8 +266,8 @@ SELECT sweeps.sweep,
 -- often it has failed in a row. Once a poll: a handful of rows by index, and nothing of tasks or events is looked at.
 --   Done is a run over everything that ended ok - a proof's, confined to its own queue, is none - and that did what the
 --   schedule would have done: it was asked to act (also where the gate let it only observe), or the schedule itself asked for
---   an observation. Somebody who observes by hand meanwhile has not done the schedule's work. What is left over
---   (drained 0) is the next run's, as the bounds of a run mean it to be.
+--   an observation. Somebody who observes by hand meanwhile has not done the schedule's work, and a runner that was told to
+--   stop (batch_rows 0) has not finished it. What the bounds of a run leave over is the next run's.
 --   An idle expiry is a run as well, begun and ended when its shared row says.
 --   A run from the future - the clock was set back since - says nothing; a replica's clock may lag by some seconds.
 --   More than 100 failures in a row count as 100.
@@ -314,6 +314,7 @@ SELECT sweep,
                              AND started_at_ms <= sweeps.horizon_ms
                              AND scope_queue IS NULL
                              AND outcome = 'ok'
+                             AND batch_rows IS NOT 0
                              AND (requested_mode = 'enabled' OR origin IN ('timer', 'daemon'))
                            ORDER BY started_at_ms DESC
                            LIMIT 1)
