@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 SWEEPERS := node dist/main.js
 FLAGS = $(if $(filter-out 0,$(OBSERVE)),--observe) $(if $(filter-out 0,$(JSON)),--json) $(if $(filter-out 0,$(WAIT)),--wait)
-VERBS := migrate migrate-status sweep-expire sweep-revalidate sweep-prune sweep-daily sweep-all sweep-would-release sweep-proof sweep-explain verify
+VERBS := migrate migrate-status sweep-expire sweep-revalidate sweep-prune sweep-daily sweep-all sweep-daemon sweep-would-release sweep-proof sweep-explain verify
 
 ##@ See it
 demo: build ## A fresh embedded queue, swept: observed, then for real, before and after
@@ -20,6 +20,7 @@ sweep-revalidate: ## Judge the parked tasks; release the ready ones where the mo
 sweep-prune: ## Delete events past the retention
 sweep-daily: ## Revalidate, then prune
 sweep-all: ## Expire, then daily
+sweep-daemon: ## Run all on their schedule in one process, without systemd, until it is told to stop
 
 ##@ Looking
 sweep-would-release: ## The parked tasks that an enabled run would release, and why

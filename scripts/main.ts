@@ -27,6 +27,7 @@ const VERBS: Record<string, Verb> = {
   "sweep-prune": sweeping("delete events past the retention", "prune_events"),
   "sweep-daily": sweeping("revalidate, then prune", "revalidate_parked_tasks", "prune_events"),
   "sweep-all": sweeping("expire, then daily", "expire_leases", "revalidate_parked_tasks", "prune_events"),
+  "sweep-daemon": { takes: ["json"], help: "run all on their schedule in one process, until told to stop", run: async (target, { json }) => (await import("./daemon.js")).daemonCommand(target, json) },
   "sweep-would-release": { takes: ["json"], help: "the parked tasks that an enabled run would release, and why", run: async (target, { json }) => (await import("./would-release.js")).wouldReleaseCommand(target, json) },
   "sweep-explain": { help: "each step's query plan", run: async (target) => (await import("./explain.js")).explainCommand(target) },
   "sweep-proof": { takes: ["wait"], help: "seed fixtures in a queue of their own, sweep, read back, clean up", run: async (target, { wait }) => (await import("./proof.js")).proofCommand(target, wait) },
