@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 SWEEPERS := node dist/main.js
 FLAGS = $(if $(filter-out 0,$(OBSERVE)),--observe) $(if $(filter-out 0,$(JSON)),--json) $(if $(filter-out 0,$(WAIT)),--wait)
+# USER is also the name of whoever is logged in: only the one on make's command line counts.
+AS_USER = $(if $(filter command,$(origin USER)),$(if $(filter-out 0,$(USER)),--user))
 VERBS := migrate migrate-status sweep-expire sweep-revalidate sweep-prune sweep-daily sweep-all sweep-daemon sweep-would-release sweep-proof sweep-explain verify
 
 ##@ See it
@@ -30,6 +32,14 @@ sweep-proof: ## Seed fixtures in a queue of their own, sweep, read back, clean u
 $(VERBS): build
 	@$(SWEEPERS) $@ $(FLAGS)
 
+##@ On a schedule
+schedule: build ## The schedule for others to run: FORMAT=crontab, k8s, gha or systemd
+	@$(SWEEPERS) schedule $(if $(FORMAT),--format $(FORMAT))
+install-units: ## Put the systemd units in place (USER=1: this user's own); starts nothing
+uninstall-units: ## Stop and remove them (USER=1 likewise)
+install-units uninstall-units: build
+	@DESTDIR='$(DESTDIR)' UNIT_DIR='$(UNIT_DIR)' $(SWEEPERS) $@ $(AS_USER)
+
 ##@ Working on it
 build: dist/main.js ## Install packages and compile scripts/ to dist/
 test: build ## Run the tests (TEST=park runs the files whose name holds "park")
@@ -39,6 +49,8 @@ parity: build ## Random histories on PostgreSQL and on the port, compared (RUNS=
 schema: node_modules/.package-lock.json ## Write db/schema.sql from db/migrations (needs the sqlite3 shell)
 	@rm -rf .data/schema && mkdir -p .data/schema
 	@npx dbmate --url sqlite:.data/schema/new.db --migrations-dir db/migrations --schema-file db/schema.sql up
+units: build ## Write systemd/ from the headers of db/sweeps
+	@DESTDIR=$(CURDIR) UNIT_DIR=systemd $(SWEEPERS) install-units >/dev/null && DESTDIR=$(CURDIR) UNIT_DIR=systemd/user $(SWEEPERS) install-units --user >/dev/null
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
 
@@ -48,4 +60,4 @@ node_modules/.package-lock.json: package.json package-lock.json
 dist/main.js: node_modules/.package-lock.json tsconfig.json $(wildcard scripts/*.ts scripts/lib/*.ts)
 	@rm -rf dist && npx tsc && chmod +x $@
 
-.PHONY: demo $(VERBS) build test parity schema help
+.PHONY: demo $(VERBS) schedule install-units uninstall-units build test parity schema units help

@@ -6,11 +6,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { openDatabase, type Database, type Row } from "./lib/database.js";
 import { runAtMs, type Memory } from "./lib/due.js";
 import { EXIT, Failure, oneLine, report, type ExitCode } from "./lib/exit.js";
+import { readLanes, type Lane as Scheduled, type SweepName } from "./lib/lanes.js";
 import { notify, watchdogPauseMs } from "./lib/notify.js";
 import { readFile } from "./lib/queue.js";
-import { readSchedule } from "./lib/schedule.js";
 import type { Target } from "./lib/target.js";
-import { line, runSweep, stopSignal, SWEEPS, type SweepName } from "./sweep.js";
+import { line, runSweep, stopSignal } from "./sweep.js";
 
 const MINUTE_MS = 60_000;
 /** However the clocks stand, nothing is asked for more often than this. */
@@ -22,7 +22,7 @@ const STOP_WITHIN_MS = 10_000;
 /** A turn that takes longer than this, not counting runs, is stuck: three requests that time out, and what is between them. */
 const LONGEST_TURN_MS = 3 * MINUTE_MS;
 
-type Lane = { pattern: string; sweeps: SweepName[]; away: boolean; running: boolean; turnedAt: number; memory: Map<SweepName, Memory>; sentIds: Map<SweepName, string> };
+type Lane = Scheduled & { away: boolean; running: boolean; turnedAt: number; memory: Map<SweepName, Memory>; sentIds: Map<SweepName, string> };
 
 /** How long it sleeps at most before it looks at the ledger again. Throws a configuration failure for a senseless SWEEP_POLL_MS. */
 function readPollMs(): number {
@@ -59,14 +59,7 @@ function connection(target: Target): { open(): Promise<Database>; drop(): void }
 export async function daemonCommand(target: Target, json: boolean): Promise<ExitCode> {
   const pollMs = readPollMs();
   const stop = stopSignal();
-  // Sweeps of the same schedule run one after the other; those of another do not wait for them.
-  const lanes: Lane[] = [];
-  for (const sweep of SWEEPS) {
-    const pattern = readSchedule(sweep);
-    let lane = lanes.find((candidate) => candidate.pattern === pattern);
-    if (!lane) lanes.push((lane = { pattern, sweeps: [], away: false, running: false, turnedAt: performance.now(), memory: new Map(), sentIds: new Map() }));
-    lane.sweeps.push(sweep);
-  }
+  const lanes = readLanes().map((lane): Lane => ({ ...lane, away: false, running: false, turnedAt: performance.now(), memory: new Map(), sentIds: new Map() }));
   await firstLook(target);
   stop.addEventListener("abort", () => {
     void notify("STOPPING=1");

@@ -3,9 +3,10 @@
 import { parseArgs } from "node:util";
 import { EXIT, Failure, report, type ExitCode } from "./lib/exit.js";
 import { readTarget, type Target } from "./lib/target.js";
-import type { SweepName, SweepOptions } from "./sweep.js";
+import type { SweepName } from "./lib/lanes.js";
+import type { SweepOptions } from "./sweep.js";
 
-type Options = { observe: boolean; json: boolean; wait: boolean; origin: string; "run-id"?: string };
+type Options = { observe: boolean; json: boolean; wait: boolean; user: boolean; origin: string; "run-id"?: string; format?: string };
 type Verb = { help: string; takes?: (keyof Options)[]; run: (target: Target, options: Options) => Promise<ExitCode> };
 
 const sweeping = (help: string, ...names: SweepName[]): Verb => ({
@@ -32,11 +33,14 @@ const VERBS: Record<string, Verb> = {
   "sweep-explain": { help: "each step's query plan", run: async (target) => (await import("./explain.js")).explainCommand(target) },
   "sweep-proof": { takes: ["wait"], help: "seed fixtures in a queue of their own, sweep, read back, clean up", run: async (target, { wait }) => (await import("./proof.js")).proofCommand(target, wait) },
   verify: { takes: ["json"], help: "look for rows that must not exist; 1 where there are any", run: async (target, { json }) => (await import("./verify.js")).verifyCommand(target, json) },
+  schedule: { takes: ["format"], help: "the schedule as --format crontab, k8s, gha or systemd", run: async (_, { format }) => (await import("./schedule.js")).scheduleCommand(format) },
+  "install-units": { takes: ["user"], help: "put the systemd units in place; starts nothing", run: async (_, { user }) => (await import("./units.js")).installUnits(user) },
+  "uninstall-units": { takes: ["user"], help: "stop and remove the systemd units", run: async (_, { user }) => (await import("./units.js")).uninstallUnits(user) },
   demo: { help: "a fresh embedded queue, swept: observed, then for real, before and after", run: async () => (await import("./demo.js")).demoCommand() },
 };
 
 const usage = () =>
-  ["usage: fleet-queue-sweepers VERB [--observe] [--json] [--wait] [--origin timer|daemon|manual] [--run-id ID]", "", ...Object.entries(VERBS).map(([verb, { help }]) => `  ${verb.padEnd(20)} ${help}`)].join("\n");
+  ["usage: fleet-queue-sweepers VERB [--observe] [--json] [--wait] [--origin timer|daemon|manual] [--run-id ID] [--user] [--format FORMAT]", "", ...Object.entries(VERBS).map(([verb, { help }]) => `  ${verb.padEnd(20)} ${help}`)].join("\n");
 
 function parse(argv: string[]): { verb: string; options: Options } {
   try {
@@ -44,7 +48,7 @@ function parse(argv: string[]): { verb: string; options: Options } {
     const { values, positionals } = parseArgs({
       args: argv,
       allowPositionals: true,
-      options: { observe: flag, json: flag, wait: flag, help: { ...flag, short: "h" }, origin: { type: "string", default: "manual" }, "run-id": { type: "string" } },
+      options: { observe: flag, json: flag, wait: flag, user: flag, format: { type: "string" }, help: { ...flag, short: "h" }, origin: { type: "string", default: "manual" }, "run-id": { type: "string" } },
     });
     if (values.help) return { verb: "help", options: values };
     if (positionals.length !== 1) throw new Error(positionals.length === 0 ? "no verb given" : `one verb at a time, got ${positionals.join(" ")}`);
@@ -64,7 +68,7 @@ async function main(): Promise<ExitCode> {
   }
   const found = Object.hasOwn(VERBS, verb) ? VERBS[verb] : undefined;
   if (!found) throw new Failure(EXIT.usage, `unknown verb "${verb}": see fleet-queue-sweepers help`);
-  for (const option of ["observe", "json", "wait", "run-id"] as const) {
+  for (const option of ["observe", "json", "wait", "run-id", "user", "format"] as const) {
     if (options[option] && !found.takes?.includes(option)) throw new Failure(EXIT.usage, `${verb} takes no --${option}: see fleet-queue-sweepers help`);
   }
   return found.run(readTarget(process.env), options);

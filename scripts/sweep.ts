@@ -5,14 +5,13 @@ import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { DatabaseFailure, openDatabase, type Database, type Row } from "./lib/database.js";
 import { EXIT, Failure, report, type ExitCode } from "./lib/exit.js";
+import type { SweepName } from "./lib/lanes.js";
 import { readMode, type Mode } from "./lib/mode.js";
 import { readFile, runFile } from "./lib/queue.js";
 import { bind, listSql, loadSteps, sqlVersion } from "./lib/steps.js";
 import type { Target } from "./lib/target.js";
 
-/** The sweeps in the order in which they run together. */
-export const SWEEPS = ["expire_leases", "revalidate_parked_tasks", "prune_events"] as const;
-export type SweepName = (typeof SWEEPS)[number];
+export { SWEEPS, type SweepName } from "./lib/lanes.js";
 export type SweepOptions = { observe?: boolean; json?: boolean; origin?: string; runId?: string; scopeQueue?: string; mode?: Mode; stop?: AbortSignal };
 export type Report = { sweep: string; run_id: string | null; mode: string | null; requested_mode: string | null; gated: boolean; outcome: string } & Row;
 

@@ -13,13 +13,19 @@ export class Failure extends Error {
   }
 }
 
+const secrets = new Set<string>();
+
+/** Has a secret blotted out of every message from now on. */
+export const hide = (secret: string) => void secrets.add(secret);
+
 /**
  * The text of an error as one line without secrets.
  * Control characters are folded to spaces, and the token is blotted out wherever a server or library may have quoted it.
  */
 export function oneLine(message: string): string {
   const token = process.env.TURSO_AUTH_TOKEN?.trim();
-  const safe = token ? message.replaceAll(token, "***") : message;
+  let safe = message;
+  for (const secret of token ? [token, ...secrets] : secrets) safe = safe.replaceAll(secret, "***");
   // eslint-disable-next-line no-control-regex
   return safe.replace(/[\u0000-\u001f\u007f\u2028\u2029]+/g, " ").trim().slice(0, 1000);
 }

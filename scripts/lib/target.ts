@@ -1,5 +1,7 @@
 // Which database: DATABASE_URL in dbmate's form or libSQL's, read in one place.
-import { EXIT, Failure } from "./exit.js";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { EXIT, Failure, hide } from "./exit.js";
 
 /** `url` is what @libsql/client takes, `path` the file's (undefined for a server), `shown` fit for messages: no credentials. */
 export type Target = { url: string; path?: string; shown: string; authToken?: string };
@@ -30,7 +32,21 @@ export function readTarget(env: NodeJS.ProcessEnv): Target {
     throw new Failure(EXIT.config, `DATABASE_URL for ${url.host} carries credentials: put the token into TURSO_AUTH_TOKEN instead`);
   }
   // White space around it is what a file or a copied line leaves there.
-  const authToken = env.TURSO_AUTH_TOKEN?.trim() || undefined;
+  const authToken = (env.TURSO_AUTH_TOKEN || readCredential(env))?.trim() || undefined;
+  if (authToken) hide(authToken);
   if (authToken && /[^!-~]/.test(authToken)) throw new Failure(EXIT.refused, "TURSO_AUTH_TOKEN holds characters that no token has: copy it again, whole and on one line");
   return { url: given, shown: `${url.protocol}//${url.host}${url.pathname}`, authToken };
+}
+
+/** The token that systemd's LoadCredential hands over, out of anybody else's sight; undefined where there is none. */
+function readCredential(env: NodeJS.ProcessEnv): string | undefined {
+  if (!env.CREDENTIALS_DIRECTORY) return undefined;
+  const path = join(env.CREDENTIALS_DIRECTORY, "turso-auth-token");
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "ENOENT") return undefined;
+    throw new Failure(EXIT.refused, `credential ${path} cannot be read (${code}): check LoadCredential in the unit`);
+  }
 }
