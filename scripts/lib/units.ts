@@ -58,7 +58,6 @@ ${CONFINED}`;
 const head = (about: string) => `# Made from the headers of db/sweeps by "make units". To change a setting: systemctl edit, which keeps your lines apart.
 [Unit]
 Description=${about}
-Documentation=https://www.npmjs.com/package/fleet-queue-sweepers
 `;
 
 /** The timer of a lane. What runs rarely is spread over the hosts, and caught up where the machine was off. */
