@@ -1,11 +1,13 @@
 // Puts the systemd units where systemd finds them, and takes them away again. Starts nothing.
 import { spawnSync } from "node:child_process";
-import { accessSync, constants, existsSync, mkdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { accessSync, chmodSync, constants, existsSync, mkdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { EXIT, Failure, type ExitCode } from "./lib/exit.js";
 import { ROOT } from "./lib/steps.js";
 import { makeUnits, ON_PATH } from "./lib/units.js";
+
+const CONFIG_DIR = "/etc/fleet-queue-sweepers";
 
 /** $UNIT_DIR, or where an administrator's own units go; under $DESTDIR, where a package is being made. */
 function unitDir(user: boolean): string {
@@ -51,6 +53,8 @@ export function installUnits(user: boolean): ExitCode {
     console.log(`${as.padEnd(9)}  ${path}`);
   }
   systemctl(user, "daemon-reload");
+  // Open to look into, whatever the umask: the services read the mode file there as a user of their own.
+  if (!user && !process.env.UNIT_DIR && !process.env.DESTDIR && !existsSync(CONFIG_DIR)) writing(CONFIG_DIR, () => (mkdirSync(CONFIG_DIR), chmodSync(CONFIG_DIR, 0o755)));
   const manager = user ? "systemctl --user" : "systemctl";
   const timers = Object.keys(units).filter((name) => name.endsWith(".timer")).join(" ");
   console.log(`

@@ -29,6 +29,8 @@ LoadCredential=turso-auth-token:/etc/fleet-queue-sweepers/turso-auth-token
 # Without that file it is empty, and there is no token.
 SetCredential=turso-auth-token:\\x20
 DynamicUser=yes
+# Made where it is missing, mode 0755: the mode file in it has to be readable by the service, the other two are root's, mode 600.
+ConfigurationDirectory=fleet-queue-sweepers
 StateDirectory=fleet-queue-sweepers
 WorkingDirectory=/var/lib/fleet-queue-sweepers
 CapabilityBoundingSet=
