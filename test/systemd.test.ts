@@ -152,6 +152,25 @@ describe.skipIf(missing)("under a real systemd", () => {
     expect(everything).toContain("fleet-queue-sweep@expire.service");
   }, 120_000);
 
+  test("a user's own units run under that user's manager", async () => {
+    // No PAM here, and no user but root: both are the container's poverty, not the units'.
+    expect(await inside(`set -e
+      echo 'op:x:4242:4242::/home/op:/bin/sh' >>/etc/passwd; echo 'op:x:4242:' >>/etc/group
+      mkdir -p /home/op /run/systemd/system/user@.service.d; chown 4242:4242 /home/op
+      printf '[Service]\nPAMName=\nEnvironment=XDG_RUNTIME_DIR=/run/user/4242 HOME=/home/op\n' >/run/systemd/system/user@.service.d/test.conf
+      systemctl daemon-reload; systemctl start user@4242`)).toMatchObject({ code: 0 });
+    const asUser = (script: string) => inside(`cd /home/op && export HOME=/home/op XDG_RUNTIME_DIR=/run/user/4242; exec setpriv --reuid 4242 --regid 4242 --clear-groups /bin/sh -c '${script}'`);
+    const done = await asUser(`set -e; umask 077
+      mkdir -p .config/fleet-queue-sweepers; echo DATABASE_URL=${server.url} >.config/fleet-queue-sweepers/env; echo TURSO_AUTH_TOKEN=${token} >>.config/fleet-queue-sweepers/env
+      node ${INSIDE}/dist/main.js install-units --user
+      systemctl --user start fleet-queue-sweep@expire.service fleet-queue-sweep-daemon.service
+      systemctl --user is-active fleet-queue-sweep-daemon.service
+      systemctl --user stop fleet-queue-sweep-daemon.service
+      systemctl --user show -P Result fleet-queue-sweep@expire.service fleet-queue-sweep-daemon.service | xargs
+      node ${INSIDE}/dist/main.js uninstall-units --user; ls -A .config/systemd/user`);
+    expect(done).toMatchObject({ code: 0, out: expect.stringMatching(/^active\nsuccess success\n(removed .*\n){5}(?!default|fleet)/m) });
+  }, 120_000);
+
   test("uninstalling stops and removes all of it", async () => {
     await inside("systemctl enable --now fleet-queue-sweep-daily.timer");
     expect((await inside(`node ${INSIDE}/dist/main.js uninstall-units`)).out).toMatch(/^removed .*daily\.timer$/m);
