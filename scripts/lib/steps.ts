@@ -19,7 +19,7 @@ function bare(sql: string): string {
  * Reads a .sql file's steps in order. `-- include: FILE STEP` stands for that step of another file, so that claim and
  * sweep run the same text. Throws where a file, a step or an included step is not there: the package is damaged.
  */
-export function loadSteps(path: string): Step[] {
+function readSteps(path: string): Step[] {
   const blocks = readFileSync(join(ROOT, path), "utf8").split(/^-- (?=name: |include: )/m).slice(1);
   return blocks.flatMap((block) => {
     const [heading = "", ...lines] = block.split("\n");
@@ -34,6 +34,15 @@ export function loadSteps(path: string): Step[] {
     const params = bare(sql).replace(/'(?:[^']|'')*'/g, "").match(/:[a-z_]+/g) ?? [];
     return [{ name: first, sql, params: [...new Set(params.map((param) => param.slice(1)))] }];
   });
+}
+
+const loaded = new Map<string, Step[]>();
+
+/** A file's steps, as read once: a process that runs for a year goes on with the files that it started with. */
+export function loadSteps(path: string): Step[] {
+  let steps = loaded.get(path);
+  if (!steps) loaded.set(path, (steps = readSteps(path)));
+  return steps;
 }
 
 /** The .sql files of a folder of the package, by name without the ending. */
