@@ -157,8 +157,11 @@ onEachEngine("the daemon", (base) => {
     await db.setNow(NOW + MINUTE);
     await until(() => db.rows("SELECT state FROM tasks WHERE id = 1"), ([task]) => task!.state === "queued");
     await until(() => daemon.runs("prune_events"), (runs) => runs.length === 1);
+    await daemon.stop();
+    await db.setNow(NOW + 2 * MINUTE);
     const asleep = start(db.url, { SWEEP_POLL_MS: "60000" });
-    await rest(1_500);
+    await until(() => asleep.runs("expire_leases"), (runs) => runs.length === 1);
+    await rest(200);
     expect(await asleep.stop("SIGINT")).toMatchObject({ code: 0, tookMs: expect.toSatisfy((ms: number) => ms < 3_000) });
   });
 

@@ -3,6 +3,5 @@
 -- Returns now_ms and the columns of last_runs, one row a sweep. A handful of rows, whatever the queue's size.
 
 -- name: read_last_runs
-SELECT clock.now_ms, last_runs.*
-  FROM last_runs
- CROSS JOIN clock;
+SELECT (SELECT now_ms FROM clock) AS now_ms, last_runs.*
+  FROM last_runs;

@@ -300,9 +300,8 @@ SELECT sweep,
                coalesce(latest.finished_at_ms, latest.heartbeat_at_ms, latest.started_at_ms) AS latest_at_ms,
                latest.outcome AS latest_outcome,
                latest.error AS latest_error
-          FROM (SELECT sweep, now_ms + 60000 AS horizon_ms
-                  FROM (SELECT 'expire_leases' AS sweep UNION ALL SELECT 'revalidate_parked_tasks' UNION ALL SELECT 'prune_events')
-                 CROSS JOIN clock) AS sweeps
+          FROM (SELECT sweep, (SELECT now_ms FROM clock) + 60000 AS horizon_ms
+                  FROM (SELECT 'expire_leases' AS sweep UNION ALL SELECT 'revalidate_parked_tasks' UNION ALL SELECT 'prune_events')) AS sweeps
           LEFT JOIN sweep_runs AS idle
             ON idle.id = CASE sweeps.sweep WHEN 'expire_leases' THEN 'expire_leases.idle' END
            AND idle.finished_at_ms <= sweeps.horizon_ms
