@@ -3,6 +3,7 @@ import { rmSync } from "node:fs";
 import { openDatabase } from "./lib/database.js";
 import { EXIT, Failure, type ExitCode } from "./lib/exit.js";
 import { readFile, runFile } from "./lib/queue.js";
+import { readTarget } from "./lib/target.js";
 import { migrateCommand } from "./migrate.js";
 import { line, runSweep, SWEEPS } from "./sweep.js";
 import { verify } from "./verify.js";
@@ -12,7 +13,7 @@ const FILE = ".data/demo.db";
 /** Makes, sweeps and shows the demo's queue. Returns 0; throws a Failure where a step fails or leaves rows that must not exist. */
 export async function demoCommand(): Promise<ExitCode> {
   for (const file of [FILE, `${FILE}-wal`, `${FILE}-shm`]) rmSync(file, { force: true });
-  const target = { url: `file:${FILE}`, path: FILE, shown: FILE };
+  const target = readTarget({ DATABASE_URL: `sqlite:${FILE}` });
   await migrateCommand(target);
   const db = await openDatabase(target);
   await runFile(db, "db/demo/fleet.sql");

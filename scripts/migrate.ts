@@ -55,7 +55,7 @@ async function migrateServer(target: Target): Promise<void> {
       console.log(`applied ${migration.name}`);
     } catch (error) {
       if (!/UNIQUE constraint failed: schema_migrations/.test(String(error))) throw new Failure((error as Failure).exitCode ?? EXIT.failed, `migration ${migration.name}: ${(error as Error).message}; nothing of it was applied`);
-      console.log(`${migration.name} was applied by somebody else meanwhile`);
+      console.log(connection.retried ? `applied ${migration.name}` : `${migration.name} was applied by somebody else meanwhile`);
     } finally {
       connection.close();
     }

@@ -20,7 +20,6 @@ const SLOW_BATCH_MS = 250;
 const QUICK_BATCH_MS = 60;
 const SMALLEST_BATCH_ROWS = 50;
 
-
 function requestedMode(name: SweepName, options: SweepOptions): Mode {
   if (options.observe) return "observe";
   return options.mode ?? (name === "revalidate_parked_tasks" ? readMode(process.env) : "enabled");
@@ -60,13 +59,13 @@ export async function runSweep(db: Database, name: SweepName, options: SweepOpti
       if (!/sweep held/.test(error.message)) throw await writtenDown(db, error, { ...values, sweep: name }, steps);
       const durationMs = performance.now() - started;
       // Either this run is over and was asked for once more, or it was taken over; else somebody else is at it.
-      const [own] = await runFile(db, "db/ledger/read_run.sql", values);
+      const [own] = await runFile(db, "db/ledger/read_run.sql", values, { repeatable: true });
       if (own) return asReport(own, durationMs);
       return { ...shared, run_id: null, mode: requested, outcome: "skipped", duration_ms: Math.round(durationMs), reason: await whoHolds(db, name, values.scope_queue) };
     }
     let run = rows.flat().at(-1); // only what reports returns a row
     // A run whose answer was lost on the way, or that was asked for again, is over already: the ledger has it.
-    if (!run || (run.run_id !== values.run_id && (options.runId || db.retried))) run = (await runFile(db, "db/ledger/read_run.sql", values))[0] ?? run;
+    if (!run || (run.run_id !== values.run_id && (options.runId || db.retried))) run = (await runFile(db, "db/ledger/read_run.sql", values, { repeatable: true }))[0] ?? run;
     if (!run) throw new Failure(EXIT.failed, `${name}: run ${values.run_id} left no trace in the ledger: look into sweep_runs before running it again`);
     if (String(run.schema_version) < values.needs_schema_version) throw new Failure(EXIT.config, `${name}: ${db.target.shown}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
     if (run.sweep !== name) throw new Failure(EXIT.usage, `${name}: ${db.target.shown}: run id taken: ${values.run_id} is a run of ${run.sweep}; give each run an id of its own`);
@@ -103,7 +102,7 @@ async function writtenDown(db: Database, failure: Failure, values: Record<string
   const place = index === undefined ? values.sweep : `${values.sweep}, step ${steps[index]?.name}`;
   const located = new Failure(failure.exitCode, `${place}: ${failure.message}`);
   if (failure.exitCode === EXIT.failed) {
-    await runFile(db, "db/ledger/fail_run.sql", { ...values, error: located.message }).catch(() => {});
+    await runFile(db, "db/ledger/fail_run.sql", { ...values, error: located.message }, { repeatable: true }).catch(() => {});
   }
   return located;
 }

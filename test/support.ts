@@ -158,6 +158,11 @@ export function onEachEngine(title: string, tests: (test: ReturnType<typeof test
   describe.each<Engine>(["file", "server"])(`${title} (%s)`, (engine) => tests(testOn(engine), engine));
 }
 
+/** Tests of what only a server can do, each on a fresh one whose clock stands at NOW. */
+export function onServer(title: string, tests: (test: ReturnType<typeof testOn>) => void): void {
+  describe(title, () => tests(testOn("server")));
+}
+
 function testOn(engine: Engine) {
   return base.extend<{ db: TestDatabase }>({
     db: async ({}, use) => {

@@ -1,5 +1,6 @@
 // The one database client, with the traps of @libsql/client closed.
 import { existsSync, statSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Client, InArgs, ResultSet } from "@libsql/client";
 import { EXIT, Failure, oneLine } from "./exit.js";
 import type { Target } from "./target.js";
@@ -8,8 +9,6 @@ export type Value = bigint | string | null;
 export type Statement = { sql: string; args: Record<string, Value> };
 export type Row = Record<string, unknown>;
 
-/** An answer that takes longer than this counts as none. Well above the 5 s after which a server ends a transaction. */
-const REQUEST_TIMEOUT_MS = 30_000;
 /** How long a file's lock is waited for. Without waiting, contention would be an error at once. */
 const BUSY_TIMEOUT_MS = 5_000;
 /** Pauses before a further try where nothing was done, or where doing it twice does it once. */
@@ -38,8 +37,25 @@ async function connect(target: Target): Promise<Client> {
   // Each transport by itself: the whole client costs a tenth of a second at every start.
   if (target.path !== undefined) return (await import("@libsql/client/sqlite3")).createClient({ ...config, timeout: BUSY_TIMEOUT_MS });
   if (target.url.startsWith("ws")) return (await import("@libsql/client/ws")).createClient(config);
-  const fetchInTime = (request: Request) => fetch(request, { signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
+  const fetchInTime = async (request: Request) => {
+    const response = await fetch(request, { signal: AbortSignal.timeout(target.requestTimeoutMs) });
+    if (response.ok) return response;
+    // Whoever stands before the server refuses with a body of any kind, over which the client would stumble.
+    const body = await response.text();
+    if (![429, 502, 503, 504].includes(response.status) && /^\s*\{.*\}\s*$/s.test(body)) return new Response(body, response);
+    throw new Error(`HTTP status ${response.status}`, { cause: { status: response.status } });
+  };
   return (await import("@libsql/client/http")).createClient({ ...config, fetch: fetchInTime });
+}
+
+/** Waits for a web socket's answer no longer than a server may take: the socket itself would be waited for without end. */
+async function inTime<T>(answer: Promise<T>, target: Target): Promise<T> {
+  if (!target.url.startsWith("ws")) return answer;
+  const stop = new AbortController();
+  const late = sleep(target.requestTimeoutMs, undefined, { signal: stop.signal }).then(() => {
+    throw new DOMException("no answer", "TimeoutError");
+  });
+  return Promise.race([answer, late]).finally(() => stop.abort());
 }
 
 /** Throws a configuration failure where the path is something else than a file, which no client says clearly. */
@@ -56,32 +72,37 @@ export async function openDatabase(target: Target): Promise<Database> {
     if (!existsSync(target.path)) throw new Failure(EXIT.unreachable, `no database at ${target.path}: run "make migrate" or correct DATABASE_URL`);
     requireFile(target.path);
   }
-  let client = await connect(target).catch((error: unknown) => {
+  let client: Client | undefined = await connect(target).catch((error: unknown) => {
     throw explain(error, target);
   });
 
-  const attempt = async <T>(work: () => Promise<T>, repeatable = true): Promise<T> => {
+  const attempt = async <T>(work: (client: Client) => Promise<T>, repeatable = true): Promise<T> => {
     for (let tries = 0; ; tries++) {
       db.retried = tries > 0;
       try {
-        return await work();
+        client ??= await connect(target);
+        return await inTime(work(client), target);
       } catch (error) {
         const failure = explain(error, target);
-        // After SQLITE_BUSY a connection to a file loses later writes without a word: never use it again.
-        if (failure.exitCode === EXIT.busy) {
-          client.close();
-          client = await connect(target);
+        // After SQLITE_BUSY a connection to a file loses later writes without a word: never use it again. Nor a web socket
+        // after any failure: one that is left open keeps the process from ending.
+        if (failure.exitCode === EXIT.busy || target.url.startsWith("ws")) {
+          client?.close();
+          client = undefined;
         }
+        const lost = failure.exitCode === EXIT.unreachable && target.path === undefined;
+        const undone = failure instanceof DatabaseFailure && failure.neverSent;
+        const passing = failure.exitCode === EXIT.busy || (lost && (repeatable || undone));
         const pause = RETRY_PAUSES_MS[tries];
-        const passing = failure.exitCode === EXIT.busy || (failure.exitCode === EXIT.unreachable && target.path === undefined && repeatable);
-        if (!passing || pause === undefined) throw failure;
-        await new Promise((resolve) => setTimeout(resolve, pause));
+        if (passing && pause !== undefined) await sleep(pause);
+        else if (lost && !repeatable && !undone) throw new Failure(failure.exitCode, `${failure.message}; the answer was lost and what was asked for may be done: look before asking again`);
+        else throw failure;
       }
     }
   };
 
   const send = (statements: Statement[], mode: "write" | "read", repeatable: boolean) =>
-    attempt(async () => {
+    attempt(async (client) => {
       const results: ResultSet[] = await client.batch(statements as { sql: string; args: InArgs }[], mode);
       return results.map((result) => result.rows.map((row) => ({ ...row })));
     }, repeatable);
@@ -91,16 +112,17 @@ export async function openDatabase(target: Target): Promise<Database> {
     retried: false,
     batch: (statements, options) => send(statements, "write", options?.repeatable ?? false),
     read: (statements) => send(statements, "read", true),
-    plan: ({ sql, args }) => attempt(async () => (await client.execute({ sql: `EXPLAIN QUERY PLAN ${sql}`, args })).rows.map((row) => ({ ...row }))),
-    script: (sql) => attempt(() => client.executeMultiple(sql)),
-    close: () => client.close(),
+    plan: ({ sql, args }) => attempt(async (client) => (await client.execute({ sql: `EXPLAIN QUERY PLAN ${sql}`, args })).rows.map((row) => ({ ...row }))),
+    script: (sql) => attempt((client) => client.executeMultiple(sql)),
+    close: () => client?.close(),
   };
   return db;
 }
 
-/** A Failure that remembers which statement of the batch it was, where the engine says so. */
+/** A Failure that remembers which statement of the batch it was, where the engine says so, and whether it can have arrived at all. */
 export class DatabaseFailure extends Failure {
   statementIndex?: number;
+  neverSent = false;
 }
 
 /** Turns whatever the client throws into a Failure: the table of platform codes, in one place. */
@@ -109,11 +131,13 @@ export function explain(error: unknown, target: Target): Failure {
   const e = error as { code?: unknown; message?: string; name?: string; statementIndex?: number; cause?: { code?: string; status?: number } };
   const text = oneLine(String(e.message ?? error).replace(/^(?:[A-Z_]+: )+(?:error executing a request on the primary: )?(?:SQLite error: )?/, ""));
   const code = typeof e.code === "string" ? e.code : ""; // what fetch throws when it is late has a number there
-  const status = e.cause?.status ?? 0;
+  // A web socket that is refused as it opens has the status in its text alone.
+  const status = e.cause?.status ?? Number(/^Unexpected server response: (\d{3})/.exec(text)?.[1] ?? 0);
   const at = target.shown;
   const fail = (exitCode: Failure["exitCode"], message: string) => {
     const failure = new DatabaseFailure(exitCode, message);
     failure.statementIndex = e.statementIndex;
+    failure.neverSent = /\b(ECONNREFUSED|ENOTFOUND|EAI_AGAIN)\b/.test(`${e.cause?.code} ${text}`);
     return failure;
   };
 
@@ -130,11 +154,13 @@ export function explain(error: unknown, target: Target): Failure {
   if (/^run id taken:/.test(text)) return fail(EXIT.usage, `${at}: ${text}`);
   if (/^sweep_settings:/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
   if (/ConnectionFailed|unable to open database/i.test(text)) return fail(EXIT.unreachable, `${at} cannot be opened: check that the path exists and may be read`);
-  if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${REQUEST_TIMEOUT_MS / 1000} s: check the server, then try again`);
+  if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${target.requestTimeoutMs / 1000} s: check the server, then try again`);
   const network = /^(?:E[A-Z]+|UND_\w+)$/.exec(e.cause?.code ?? "")?.[0] ?? (error instanceof TypeError ? text : undefined);
   // A server that refuses a token over a web socket often just hangs up.
   if (code.startsWith("HRANA_WEBSOCKET")) return fail(EXIT.unreachable, `${at} cannot be reached (${text}): check DATABASE_URL, TURSO_AUTH_TOKEN and the server, then try again`);
-  if (network || status >= 400 || error instanceof SyntaxError || /^(SERVER_ERROR|HRANA)/.test(code)) {
+  // What a stranger answered is not quoted: it may hold anything, a piece of our token included.
+  if (error instanceof SyntaxError) return fail(EXIT.unreachable, `${at} cannot be reached (what answers is no libSQL server): check DATABASE_URL and the server, then try again`);
+  if (network || status >= 400 || /^(SERVER_ERROR|HRANA)/.test(code)) {
     return fail(EXIT.unreachable, `${at} cannot be reached (${status || network || text}): check DATABASE_URL and the server, then try again`);
   }
   return fail(EXIT.failed, `${at}: ${text}`);

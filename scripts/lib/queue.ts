@@ -12,7 +12,7 @@ const statements = (path: string, values: Values) => loadSteps(path).map((step) 
 const lastRows = (results: Row[][]) => results.findLast((rows) => rows.length > 0) ?? [];
 
 /** Runs a .sql file's steps as one transaction. Returns the rows of its last step that has any, else []. Throws a Failure. */
-export const runFile = async (db: Database, path: string, values: Values = {}) => lastRows(await db.batch(statements(path, values)));
+export const runFile = async (db: Database, path: string, values: Values = {}, options?: { repeatable: boolean }) => lastRows(await db.batch(statements(path, values), options));
 
 /** The same for a file that only reads: it waits for no writer, and none waits for it. */
 export const readFile = async (db: Database, path: string, values: Values = {}) => lastRows(await db.read(statements(path, values)));
@@ -20,6 +20,7 @@ export const readFile = async (db: Database, path: string, values: Values = {}) 
 /**
  * The verbs. Each takes what its file's header lists; `_ms` values are whole milliseconds.
  * complete, fail, park and renew throw a Failure whose message holds "lease lost" where the token does not hold the task.
+ * None is sent again when its answer is lost: the Failure says so, and the caller knows best what to look at.
  */
 export const queue = {
   enqueue: (db: Database, task: Values) =>
