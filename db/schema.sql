@@ -210,7 +210,10 @@ SELECT task_id,
            WHEN body ->> '$.kind' = 'event_seen'
             AND (coalesce(json_type(body, '$.event'), '') <> 'text'
                  OR body ->> '$.event' = ''
-                 OR coalesce(json_type(body, '$.subject'), 'null') NOT IN ('text', 'null')) THEN 'bad_event'
+                 OR coalesce(json_type(body, '$.subject'), 'null') NOT IN ('text', 'null')
+                 -- Half a surrogate pair, as an escape, is JSON but no text: it would stop every client that reads it.
+                 OR body ->> '$.event' GLOB '*' || char(65533) || '*'
+                 OR body ->> '$.subject' GLOB '*' || char(65533) || '*') THEN 'bad_event'
            WHEN body ->> '$.kind' = 'event_seen'
             AND coalesce(json_type(body, '$.since_ms'), 'null') <> 'null'
             AND NOT (json_type(body, '$.since_ms') = 'integer'
@@ -235,7 +238,7 @@ BEGIN
     SELECT RAISE(ABORT, 'ready_condition refused: nested too deep; "any" may hold terms and {"all": [...]}, "all" may hold terms only') WHERE NEW.fault = 'too_deep';
     SELECT RAISE(ABORT, 'ready_condition refused: unknown kind; use event_seen, task_done, not_before or manual') WHERE NEW.fault = 'unknown_kind';
     SELECT RAISE(ABORT, 'ready_condition refused: a term has a member that its kind does not take, or one twice') WHERE NEW.fault = 'unknown_member';
-    SELECT RAISE(ABORT, 'ready_condition refused: event_seen takes "event", a text that is not empty, and at will "subject", a text') WHERE NEW.fault = 'bad_event';
+    SELECT RAISE(ABORT, 'ready_condition refused: event_seen takes "event", a text that is not empty, and at will "subject", a text; both of whole characters') WHERE NEW.fault = 'bad_event';
     SELECT RAISE(ABORT, 'ready_condition refused: "since_ms" must be whole milliseconds since 1970, between the years 2000 and 2100') WHERE NEW.fault = 'bad_since_ms';
     SELECT RAISE(ABORT, 'ready_condition refused: task_done takes "task", the id of a task as a whole number') WHERE NEW.fault = 'bad_task';
     SELECT RAISE(ABORT, 'ready_condition refused: not_before takes "at_ms", whole milliseconds since 1970, between the years 2000 and 2100') WHERE NEW.fault = 'bad_at_ms';

@@ -31,6 +31,7 @@ const VALID: [condition: string, branches: object[][]][] = [
     `{"any":[{"all":[{"kind":"task_done","task":1},{"kind":"not_before","at_ms":${NOW}}]},${T},{"all":[{"kind":"event_seen","event":"e","subject":"a"}]}]}`,
     [[done(1), from(NOW)], [manual], [seen("e", "a")]],
   ],
+  ['{"kind":"event_seen","event":"\\ud83d\\ude00 and 😀","subject":"\\u00e9"}', [[seen("😀 and 😀", "é")]]],
   ['{"kind":"event_seen","event":"ünïcode \\"quoted\\"","subject":"it\'s"}', [[seen('ünïcode "quoted"', "it's")]]],
 ];
 
