@@ -802,6 +802,19 @@ SELECT id AS run_id, scope_queue, sql_version, max(started_at_ms) AS started_at_
    AND drained
  GROUP BY scope_queue, sql_version
 /* gate_runs(run_id,scope_queue,sql_version,started_at_ms) */;
+CREATE VIEW clock_steps AS
+SELECT run_id, sweep, at_ms, at_ms - (SELECT now_ms FROM clock) AS back_ms
+  FROM (SELECT id AS run_id, sweep, finished_at_ms AS at_ms
+          FROM sweep_runs
+         WHERE id = 'expire_leases.idle'
+         UNION ALL
+        SELECT id, sweep, started_at_ms
+          FROM sweep_runs
+         WHERE id <> 'expire_leases.idle'
+           AND sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')
+           AND started_at_ms > (SELECT now_ms FROM clock))
+ WHERE at_ms > (SELECT now_ms FROM clock) + 1000
+/* clock_steps(run_id,sweep,at_ms,back_ms) */;
 CREATE VIEW sweep_reports AS
 SELECT id AS run_id,
        sweep,

@@ -87,6 +87,7 @@ function asReport(run: Row, durationMs: number): Report {
     sweep, run_id, mode, requested_mode, gated: Boolean(run.gated), gate_reason: gate_reason ?? null, outcome,
     drained: Boolean(run.drained), duration_ms: Math.round(durationMs), batches,
     ...JSON.parse(String(run.counts)),
+    ...(run.clock_back_ms ? { clock_back_ms: run.clock_back_ms } : {}),
     ...(run.error ? { error: run.error } : {}),
   } as Report;
 }
@@ -109,12 +110,13 @@ async function writtenDown(db: Database, failure: Failure, values: Record<string
 
 /** A run as one line for people. */
 export function line(run: Report): string {
-  const { sweep, run_id, mode, requested_mode, gated, gate_reason, outcome, drained, duration_ms, batches, reason, error, ...counts } = run;
+  const { sweep, run_id, mode, requested_mode, gated, gate_reason, outcome, drained, duration_ms, batches, reason, clock_back_ms, error, ...counts } = run;
   const numbers = Object.entries(counts).map(([name, count]) => `${name}=${count}`);
   const words = [`${sweep}: ${outcome}`, `mode=${mode}`, ...numbers];
   if (outcome !== "skipped") words.push(`drained=${drained}`, `run=${run_id}`);
   words.push(`${duration_ms} ms`);
   if (gated) words.push(`(enabled was asked for, but gated: ${gate_reason})`);
+  if (clock_back_ms) words.push(`(the database's clock stands ${clock_back_ms} ms before what it was: see clock_steps)`);
   if (reason) words.push(`(${reason})`);
   return words.join("  ");
 }

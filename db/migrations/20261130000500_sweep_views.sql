@@ -220,6 +220,21 @@ SELECT id AS run_id, scope_queue, sql_version, max(started_at_ms) AS started_at_
    AND drained
  GROUP BY scope_queue, sql_version;
 
+-- Runs that began or ended later than it is now: the clock was set back since, by so much at least. What it was set back over
+-- comes once more: nothing is done before its time, and what was done stays done. Hosts differ by a second or so; that is no step.
+CREATE VIEW clock_steps AS
+SELECT run_id, sweep, at_ms, at_ms - (SELECT now_ms FROM clock) AS back_ms
+  FROM (SELECT id AS run_id, sweep, finished_at_ms AS at_ms
+          FROM sweep_runs
+         WHERE id = 'expire_leases.idle'
+         UNION ALL
+        SELECT id, sweep, started_at_ms
+          FROM sweep_runs
+         WHERE id <> 'expire_leases.idle'
+           AND sweep IN ('expire_leases', 'revalidate_parked_tasks', 'prune_events')
+           AND started_at_ms > (SELECT now_ms FROM clock))
+ WHERE at_ms > (SELECT now_ms FROM clock) + 1000;
+
 -- A run as it is reported: to the shell, to stdout, to whoever reads it back.
 CREATE VIEW sweep_reports AS
 SELECT id AS run_id,
@@ -332,6 +347,7 @@ SELECT sweep,
 DROP VIEW last_runs;
 DROP VIEW sweep_status;
 DROP VIEW sweep_reports;
+DROP VIEW clock_steps;
 DROP VIEW forgettable_runs;
 DROP VIEW gate_runs;
 DROP VIEW sweep_evidence;

@@ -101,7 +101,9 @@ UPDATE sweep_runs
         OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'expire_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
-SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit
+-- Only a run of its own looks whether the clock was set back: an idle minute reads no more than it must.
+SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit,
+       (SELECT CASE WHEN run_id IS NOT NULL THEN (SELECT max(back_ms) FROM clock_steps) END FROM open_batch) AS clock_back_ms
   FROM sweep_reports
  WHERE run_id = coalesce((SELECT run_id FROM open_batch), 'expire_leases.idle');
 

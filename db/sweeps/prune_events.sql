@@ -105,7 +105,7 @@ DELETE FROM sweep_runs
                LIMIT (SELECT act_limit FROM open_batch));
 
 -- name: report
-SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit
+SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit, (SELECT max(back_ms) FROM clock_steps) AS clock_back_ms
   FROM sweep_reports
  WHERE run_id = (SELECT run_id FROM open_batch);
 

@@ -157,7 +157,7 @@ UPDATE sweep_runs
         OR started_at_ms + (SELECT value FROM sweep_limits WHERE name = 'daily_max_run_seconds') * 1000 <= (SELECT now_ms FROM clock));
 
 -- name: report
-SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit
+SELECT sweep_reports.*, (SELECT row_limit FROM open_batch) AS row_limit, (SELECT max(back_ms) FROM clock_steps) AS clock_back_ms
   FROM sweep_reports
  WHERE run_id = (SELECT run_id FROM open_batch);
 
