@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { openDatabase, type Database, type Row } from "./lib/database.js";
-import { EXIT, Failure, oneLine, report, type ExitCode } from "./lib/exit.js";
+import { EXIT, Failure, oneLine, type ExitCode } from "./lib/exit.js";
 import { queue, readFile, runFile } from "./lib/queue.js";
 import type { Target } from "./lib/target.js";
 import { runSweep } from "./sweep.js";
@@ -31,7 +31,7 @@ export async function proofCommand(target: Target, wait: boolean): Promise<ExitC
   try {
     const [clock] = await readFile(db, "db/proof/read_clock.sql");
     if (clock!.fake_now_ms !== null) throw new Failure(EXIT.config, `${target.shown}: fake_now_ms is set, so time stands still and no lease runs out: set it to NULL in sweep_settings, then run the proof again`);
-    for (const row of await readFile(db, "db/proof/find_leftovers.sql")) await clean(db, String(row.queue));
+    for (const row of await readFile(db, "db/proof/find_leftovers.sql")) said(String(row.queue), await runFile(db, "db/proof/clean.sql", { queue: String(row.queue) }));
     const lines = await prove(db, `proof-${randomUUID()}`, Number(clock!.retention_days), wait, stopped);
     const failed = lines.filter(({ holds }) => !holds);
     if (failed.length > 0) console.error(`${target.shown}: ${failed.length} of ${lines.length} rows of the proof are not as they should be: see FAILED in its table`);
@@ -61,9 +61,15 @@ async function prove(db: Database, name: string, days: number, wait: boolean, st
   const pruning = { scopeQueue: name, origin: "proof", runId: `${name}/prune` } as const;
 
   const faultsBefore = await countFaults(db);
+  stopped.throwIfAborted();
   try {
-    stopped.throwIfAborted();
     await runFile(db, "db/proof/seed.sql", { queue: name });
+  } catch (error) {
+    // All or nothing; only where the answer was lost may something be there.
+    if ((error as Failure).exitCode === EXIT.unreachable) await clean(db, name);
+    throw error;
+  }
+  try {
     console.log(`seeded 4 tasks and 3 events in queue ${name}`);
 
     await show(
@@ -145,12 +151,14 @@ function firstComer(parked: Row, ownRun: string): string {
 
 /** Removes what a proof seeded, and says what the log keeps. Never throws: what it could not remove is read back later. */
 async function clean(db: Database, name: string): Promise<void> {
-  const [row] = await runFile(db, "db/proof/clean.sql", { queue: name }).catch((error: unknown) => {
-    report(error);
-    return [];
-  });
-  if (row) console.log(`cleaned up queue ${name}; ${row.kept} events that the sweeps logged about it (lease_expired, park_released, events_pruned) stay in the log until they are pruned`);
-  else console.error(`queue ${name} was not cleaned up: any proof started an hour from now does it`);
+  await runFile(db, "db/proof/clean.sql", { queue: name }).then(
+    (rows) => said(name, rows),
+    (error: Error) => console.error(`queue ${name} was not cleaned up, any proof started an hour from now does it: ${oneLine(error.message)}`),
+  );
+}
+
+function said(name: string, [row]: Row[]): void {
+  console.log(`cleaned up queue ${name}; ${row!.kept} events that the sweeps logged about it (lease_expired, park_released, events_pruned) stay in the log until they are pruned`);
 }
 
 async function countFaults(db: Database): Promise<Map<string, number>> {

@@ -208,7 +208,7 @@ describe.skipIf(!hasSomebody)("without permission (skipped for root where setpri
     chmodSync(path, 0o444);
     const before = readFileSync(path);
 
-    for (const verb of SWEEPS) expectFailure(verb, await unprivileged(verb, path), 77, `${path} may not be written: give this user write permission on the file and its directory`);
+    for (const verb of [...SWEEPS, "sweep-proof"]) expectFailure(verb, await unprivileged(verb, path), 77, `${path} may not be written: give this user write permission on the file and its directory`);
     for (const verb of LOOKS) expect(await unprivileged(verb, path), verb).toMatchObject({ code: 0, stderr: "" });
 
     expect(readFileSync(path)).toEqual(before);
@@ -225,14 +225,14 @@ describe.skipIf(!hasSomebody)("without permission (skipped for root where setpri
     chmodSync(folder, 0o755);
   });
 
-  test("a file that may not be read, or a folder that may not be entered, is out of reach", async () => {
+  test("a file that may not be read, or a folder that may not be entered, is refused", async () => {
     const path = migrated("secret.db");
     chmodSync(path, 0);
-    for (const verb of ["sweep-expire", "verify", "migrate"]) expectFailure(verb, await unprivileged(verb, path), 69, `${path} cannot be opened: check that the path exists and may be read`);
+    for (const verb of ["sweep-expire", "verify", "migrate"]) expectFailure(verb, await unprivileged(verb, path), 77, `${path} may not be read: give this user permission on the file and its directory`);
     const folder = fresh("secret");
     mkdirSync(folder, { mode: 0o700 });
     if (!isRoot) chmodSync(folder, 0);
-    expectFailure("sweep-expire", await unprivileged("sweep-expire", join(folder, "queue.db")), 69, "no database at");
+    expectFailure("sweep-expire", await unprivileged("sweep-expire", join(folder, "queue.db")), 77, "queue.db may not be read");
     expectFailure("migrate", await unprivileged("migrate", join(folder, "queue.db")), 77, "cannot be created (EACCES): give this user write permission on its directory");
     if (!isRoot) chmodSync(folder, 0o755);
   });

@@ -1,5 +1,5 @@
 // The one database client, with the traps of @libsql/client closed.
-import { existsSync, statSync } from "node:fs";
+import { accessSync, constants, statSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Client, InArgs, ResultSet } from "@libsql/client";
 import { EXIT, Failure, oneLine } from "./exit.js";
@@ -58,9 +58,19 @@ async function inTime<T>(answer: Promise<T>, target: Target): Promise<T> {
   return Promise.race([answer, late]).finally(() => stop.abort());
 }
 
-/** Throws a configuration failure where the path is something else than a file, which no client says clearly. */
-export function requireFile(path: string): void {
-  if (!statSync(path).isFile()) throw new Failure(EXIT.config, `${path} is no database but a directory or device: correct DATABASE_URL`);
+/** Which file stands at the path, as one word. Throws a Failure where there is none, or none that may be read. */
+export function requireFile(path: string): string {
+  try {
+    const { dev, ino } = statSync(path);
+    if (!statSync(path).isFile()) throw new Failure(EXIT.config, `${path} is no database but a directory or device: correct DATABASE_URL`);
+    accessSync(path, constants.R_OK);
+    return `${dev}:${ino}`;
+  } catch (error) {
+    if (error instanceof Failure) throw error;
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EACCES" || code === "EPERM") throw new Failure(EXIT.refused, `${path} may not be read: give this user permission on the file and its directory`);
+    throw new Failure(EXIT.unreachable, `no database at ${path}: run "make migrate" or correct DATABASE_URL`);
+  }
 }
 
 /**
@@ -68,10 +78,8 @@ export function requireFile(path: string): void {
  * Throws a Failure where the file is missing or is none; a server is first spoken to by the first batch.
  */
 export async function openDatabase(target: Target): Promise<Database> {
-  if (target.path !== undefined) {
-    if (!existsSync(target.path)) throw new Failure(EXIT.unreachable, `no database at ${target.path}: run "make migrate" or correct DATABASE_URL`);
-    requireFile(target.path);
-  }
+  const findFile = () => target.path && requireFile(target.path);
+  let file = findFile();
   let client: Client | undefined = await connect(target).catch((error: unknown) => {
     throw explain(error, target);
   });
@@ -80,8 +88,12 @@ export async function openDatabase(target: Target): Promise<Database> {
     for (let tries = 0; ; tries++) {
       db.retried = tries > 0;
       try {
+        // A file may be deleted or replaced at any time, and what is open would be written on, out of everybody's sight.
+        if (file !== (file = findFile())) client = void client?.close();
         client ??= await connect(target);
-        return await inTime(work(client), target);
+        const result = await inTime(work(client), target);
+        if (target.path && file !== findFile()) throw new Failure(EXIT.unreachable, `${target.path} was replaced while it was written: look which file is the right one, then run it again`);
+        return result;
       } catch (error) {
         const failure = explain(error, target);
         // After SQLITE_BUSY a connection to a file loses later writes without a word: never use it again. Nor a web socket
@@ -153,6 +165,8 @@ export function explain(error: unknown, target: Target): Failure {
   if (/pending_migrations/.test(text)) return fail(EXIT.config, `${at}: pending migrations: the schema is older than the sweeps; run "make migrate"`);
   if (/^run id taken:/.test(text)) return fail(EXIT.usage, `${at}: ${text}`);
   if (/^sweep_settings:/.test(text)) return fail(EXIT.config, `${at}: ${text}`);
+  if (/^SQLITE_FULL/.test(code) || /database or disk is full/.test(text)) return fail(EXIT.failed, `${at} is full, or its disk is: nothing of this was done; make room, then run it again`);
+  if (/^SQLITE_CORRUPT/.test(code) || /disk image is malformed/.test(text)) return fail(EXIT.failed, `${at} is damaged (${text}): stop its writers and restore it from a backup`);
   if (/ConnectionFailed|unable to open database/i.test(text)) return fail(EXIT.unreachable, `${at} cannot be opened: check that the path exists and may be read`);
   if (e.name === "TimeoutError") return fail(EXIT.unreachable, `${at} did not answer within ${target.requestTimeoutMs / 1000} s: check the server, then try again`);
   const network = /^(?:E[A-Z]+|UND_\w+)$/.exec(e.cause?.code ?? "")?.[0] ?? (error instanceof TypeError ? text : undefined);
