@@ -87,7 +87,8 @@ async function migrateFile(target: Target): Promise<void> {
     const run = await $({
       nothrow: true,
       quiet: true,
-      env: { ...process.env, DATABASE_URL: `sqlite:${path}` },
+      // A file needs no token: nobody else is given it.
+      env: { ...process.env, TURSO_AUTH_TOKEN: undefined, DATABASE_URL: `sqlite:${path}` },
     })`${join(ROOT, "node_modules/.bin/dbmate")} --migrations-dir ${join(ROOT, "db/migrations")} --no-dump-schema up`;
     const applied = run.stdout.match(/^Applied: \S+/gm) ?? [];
     if (run.exitCode === 0) {

@@ -1,10 +1,10 @@
 // What a reviewer would otherwise have to check by eye.
 import { execFileSync } from "node:child_process";
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { listSql, loadSteps } from "../scripts/lib/steps.js";
-import { ROOT } from "./support.js";
+import { fresh, ROOT } from "./support.js";
 
 const read = (path: string) => readFileSync(join(ROOT, path), "utf8");
 const SQL_FOLDERS = ["db/sweeps", "db/queue", "db/ledger", "db/verify", "db/proof", "db/demo"];
@@ -46,6 +46,13 @@ test.each(scripts)("%s is short, and changes no queue data by SQL of its own", (
   expect(text).not.toMatch(/\b(UPDATE|DELETE FROM|INSERT INTO) (tasks|leases|events|sweep_\w+)\b/);
 });
 
+test("no statement is built from data: SQL in scripts is whole, but for a plan's EXPLAIN and a migration file's own transaction", () => {
+  const built = scripts.flatMap((path) => [...read(path).replace(/^\s*(?:\/\/|\*).*$/gm, "").matchAll(/`[^`]*`/g)].map(([literal]) => ({ path, literal })).filter(({ literal }) => literal.includes("${") && /\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|PRAGMA|CREATE|DROP|ALTER|EXPLAIN|BEGIN|ATTACH)\b/.test(literal.replace(/see (SELECT|PRAGMA)/g, ""))));
+  expect(built.map(({ path, literal }) => `${path}: ${literal.split("\n")[0]}`)).toEqual(["scripts/migrate.ts: `PRAGMA foreign_keys = OFF;", "scripts/lib/database.ts: `EXPLAIN QUERY PLAN ${sql}`"]);
+  // Nor put together with a plus sign.
+  for (const path of scripts) expect(read(path), path).not.toMatch(/["'`](?:SELECT|INSERT|UPDATE|DELETE|PRAGMA)\b[^"'`\n]*["'`]\s*\+/);
+});
+
 test("make help lists every target with a line of its own, and the program's help every verb", () => {
   const makefile = read("Makefile");
   const targets = [...makefile.matchAll(/^([a-z-]+):(?!=)/gm)].map((match) => match[1]!);
@@ -72,4 +79,21 @@ test("the lockfile names every optional package, so that npm ci works on every p
     expect(resolved, from).toBeUndefined();
     for (const name of Object.keys(optionalDependencies)) expect(Object.keys(packages), `${from} needs ${name}`).toContain(`node_modules/${name}`);
   }
+});
+
+test("the lockfile pins every package to its content, and agrees with package.json", () => {
+  const { packages } = JSON.parse(read("package-lock.json")) as { packages: Record<string, { version?: string; integrity?: string; optional?: boolean; os?: string[] }> };
+  for (const [name, { version, integrity, optional }] of Object.entries(packages)) {
+    if (name === "") continue;
+    expect(version, name).toMatch(/^\d+\.\d+\.\d+/);
+    // Completed by hand: packages for other machines, which the registry at hand did not have. npm asks the registry for these.
+    if (/^node_modules\/(@dbmate\/|napi-windows-process-start-time$)/.test(name) && optional) continue;
+    expect(integrity, name).toMatch(/^sha512-/);
+  }
+  const folder = fresh("pinned");
+  mkdirSync(folder);
+  for (const file of ["package.json", "package-lock.json", ".npmrc"]) copyFileSync(join(ROOT, file), join(folder, file));
+  expect(execFileSync("npm", ["ci", "--dry-run", "--offline"], { cwd: folder, encoding: "utf8" })).toMatch(/added \d+ packages/);
+  writeFileSync(join(folder, "package.json"), read("package.json").replace(/("zx": "\^)\d+/, "$1999"));
+  expect(() => execFileSync("npm", ["ci", "--dry-run", "--offline"], { cwd: folder, stdio: "ignore" })).toThrow();
 });

@@ -26,7 +26,7 @@ export function readTarget(env: NodeJS.ProcessEnv): Target {
   if (file) {
     const path = file[1]!;
     if (path === "" || path === ":memory:" || /[?#]/.test(path)) {
-      throw new Failure(EXIT.config, `DATABASE_URL must name a plain file, without parameters, got "${given.replace(/\?.*/s, "?...")}": use sqlite:PATH`);
+      throw new Failure(EXIT.config, `DATABASE_URL must name a plain file, without parameters, got "${given.replace(/[?#].*/s, "?...")}": use sqlite:PATH`);
     }
     return { url: `file:${encodeURI(path)}`, path, shown: path, requestTimeoutMs: REQUEST_TIMEOUT_MS };
   }
