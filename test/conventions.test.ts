@@ -73,6 +73,12 @@ test("every target and path that README names is there", () => {
   for (const [, path] of readme.matchAll(/^    ((?:db|scripts|test|docs)\S*) +\S/gm)) expect(existsSync(join(ROOT, path!)), path).toBe(true);
 });
 
+test("every test that docs/guarantees.md names is there", () => {
+  const links = [...read("docs/guarantees.md").matchAll(/\]\(\.\.\/([^)]+)\)/g)].map(([, path]) => path!);
+  expect(links.length).toBeGreaterThan(10);
+  for (const path of links) expect(existsSync(join(ROOT, path)), path).toBe(true);
+});
+
 test("the lockfile names every optional package, so that npm ci works on every platform and with every registry", () => {
   const { packages } = JSON.parse(read("package-lock.json")) as { packages: Record<string, { optionalDependencies?: Record<string, string>; resolved?: string }> };
   for (const [from, { optionalDependencies = {}, resolved }] of Object.entries(packages)) {

@@ -1,14 +1,14 @@
 // What happens to files: the disk fills up, a page goes bad, somebody replaces or deletes the database while it is in use.
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { chmodSync, copyFileSync, mkdirSync, openSync, readFileSync, renameSync, rmSync, statSync, writeFileSync, writeSync, closeSync } from "node:fs";
 import { join } from "node:path";
 import { createClient } from "@libsql/client";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { openDatabase } from "../scripts/lib/database.js";
 import { queue } from "../scripts/lib/queue.js";
 import { readTarget } from "../scripts/lib/target.js";
 import { runSweep } from "../scripts/sweep.js";
-import { everything, fresh, program, scratch } from "./support.js";
+import { everything, fresh, program, ROOT, scratch } from "./support.js";
 
 const at = (path: string) => ({ DATABASE_URL: `sqlite:${path}` });
 const template = join(scratch, "template.db");
@@ -35,7 +35,7 @@ const integrity = async (path: string) => {
 const disk = join(scratch, "small-disk");
 mkdirSync(disk);
 const canMount = spawnSync("mount", ["-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]).status === 0;
-afterAll(() => canMount && execFileSync("umount", [disk]));
+afterAll(() => canMount && execFileSync("umount", ["--lazy", disk]));
 
 describe.skipIf(!canMount)("a disk that is full (skipped where no small one may be mounted)", () => {
   test("fails the sweep with the reason in one line and code 1; nothing is half done, and it carries on once there is room", async () => {
@@ -70,6 +70,71 @@ describe.skipIf(!canMount)("a disk that is full (skipped where no small one may 
     rmSync(join(disk, "filler"));
     expect(await program(["migrate"], at(path))).toMatchObject({ code: 0, stderr: "" });
     expect((await integrity(path)).check).toBe("ok");
+  });
+});
+
+/** The daemon on this file, looking often. Its errors, a line each, and an end to it. */
+function daemon(path: string) {
+  const child = spawn(process.execPath, [join(ROOT, "dist/main.js"), "sweep-daemon"], { env: { PATH: process.env.PATH, HOME: scratch, SWEEP_POLL_MS: "100", ...at(path) }, stdio: ["ignore", "ignore", "pipe"] });
+  let stderr = "";
+  child.stderr.on("data", (text) => (stderr += text));
+  const ended = new Promise<number | null>((resolve) => child.once("close", resolve));
+  onTestFinished(() => void child.kill("SIGKILL"));
+  return { process: child, errors: () => stderr.split("\n").slice(0, -1), stop: () => (child.kill("SIGTERM"), ended) };
+}
+async function until(holds: () => boolean | Promise<boolean>, what: () => string): Promise<void> {
+  for (let tries = 0; !(await holds()); tries++) {
+    if (tries === 600) throw new Error(`did not come to be within half a minute: ${what()}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+describe("under the daemon", () => {
+  const expired = async (path: string) => {
+    const client = createClient({ url: `file:${path}`, timeout: 5000 });
+    const { rows } = await client.execute("SELECT count(*) AS n FROM events WHERE kind = 'lease_expired'");
+    client.close();
+    return Number(rows[0]!.n);
+  };
+
+  test.skipIf(!canMount)("a full disk is told, nothing is half done, and the work is done once there is room", async () => {
+    const path = migrated(join(disk, "daemon.db"));
+    const client = createClient({ url: `file:${path}`, timeout: 5000 });
+    // As in a quiet minute: what is left of the disk is filled before there is anything to do.
+    await client.executeMultiple(`${work(300)} PRAGMA wal_checkpoint(TRUNCATE);`);
+    client.close();
+    const filler = join(disk, "filler");
+    spawnSync("dd", ["if=/dev/zero", `of=${filler}`, "bs=4k"]);
+    const running = daemon(path);
+    await until(() => running.errors().length > 0, () => "no error");
+    expect(running.errors()[0]).toMatch(/daemon.db is full, or its disk is: nothing of this was done; make room, then run it again/);
+    expect(running.process.exitCode).toBe(null);
+    rmSync(filler);
+    // A sweep that failed is tried again after a minute, by the database's clock, which need not be waited for.
+    const later = createClient({ url: `file:${path}`, timeout: 5000 });
+    await later.executeMultiple(`UPDATE sweep_settings SET value = ${Date.now() + 600_000} WHERE name = 'fake_now_ms'`);
+    later.close();
+    await until(async () => (await expired(path)) === 300, () => running.errors().join("\n"));
+    expect(await running.stop()).toBe(0);
+    expect((await integrity(path)).check).toBe("ok");
+    rmSync(path);
+  });
+
+  test("a database that is deleted is told in one line, and one put in its place is swept", async () => {
+    const path = migrated(fresh("queue.db"));
+    const running = daemon(path);
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    for (const file of [path, `${path}-wal`, `${path}-shm`]) rmSync(file, { force: true });
+    await until(() => running.errors().length > 0, () => "no error");
+    expect(running.errors()).toEqual([`no database at ${path}: run "make migrate" or correct DATABASE_URL; trying again every minute`]);
+    const restored = migrated(fresh("restored.db"));
+    const client = createClient({ url: `file:${restored}` });
+    await client.executeMultiple(`${work(5)} PRAGMA wal_checkpoint(TRUNCATE);`);
+    client.close();
+    renameSync(restored, path);
+    await until(async () => (await expired(path)) === 5, () => running.errors().join("\n"));
+    expect(running.errors().at(-1)).toMatch(/answers again$/);
+    expect(await running.stop()).toBe(0);
   });
 });
 
