@@ -274,7 +274,7 @@ describe("a server", () => {
     await new Promise((resolve) => silent.once("listening", resolve));
     const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`;
     const error: unknown = await fetch(url, { signal: AbortSignal.timeout(50) }).catch((late: unknown) => late);
-    expect(explain(error, { url, shown: url })).toMatchObject({ exitCode: 69, message: `${url} did not answer within 30 s: check the server, then try again` });
+    expect(explain(error, { url, shown: url, requestTimeoutMs: 30_000 })).toMatchObject({ exitCode: 69, message: `${url} did not answer within 30 s: check the server, then try again` });
     silent.close();
   });
 

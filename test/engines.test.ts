@@ -10,7 +10,7 @@ import type { Engine, Queue, Values } from "./engines/adapter.js";
 import { file, replica, server } from "./engines/libsql.js";
 import { shell } from "./engines/shell.js";
 import { turso } from "./engines/turso.js";
-import { EVERY_KIND, FINDINGS, MALFORMED, OBSERVED, RELEASED } from "./fixtures.js";
+import { EVERY_KIND, FINDINGS, HALVES, MALFORMED, OBSERVED, RELEASED } from "./fixtures.js";
 import { DAY, NOW, ROOT } from "./support.js";
 
 const ENGINES = [file, server, replica, turso, shell];
@@ -225,6 +225,10 @@ const PROMISES: Record<string, (asked: Asked) => Promise<void>> = {
     await asked.refuses("tasks_ready_condition_is_json", "INSERT INTO tasks (state, ready_condition) VALUES ('parked', '{kind:\"manual\"}')");
   },
 
+  "guards refuse: half a character": async (asked) => {
+    for (const [condition, reason] of HALVES) await asked.refuses(`ready_condition refused: ${reason}`, `INSERT INTO tasks (state, ready_condition) VALUES ('parked', ${quoted(condition)})`);
+  },
+
   "guards refuse: a senseless setting, time or binding, by name": async (asked) => {
     await asked.given("INSERT INTO tasks (id, queue) VALUES (1, 'q')");
     for (const value of ["0", "-3", "'thirty'", "'30 days'", "1.5", "NULL", "1e9", "''", "x'3330'"]) {
@@ -374,6 +378,15 @@ const EXCEPTIONS: { engine: Engine; promise: string; shown: string; holds: (aske
       await asked.given("INSERT INTO tasks (payload) VALUES ('{a:1}')", `INSERT INTO tasks (id, queue, state, ready_condition) VALUES (9, 'q', 'parked', '{kind:"not_before",at_ms:${NOW}}')`);
       expect(await asked.claim("t")).toMatchObject([{ task_id: 9 }]);
       await asked.refuses("ready_condition refused: unknown kind", "INSERT INTO tasks (state, ready_condition) VALUES ('parked', '{kind:\"nope\"}')");
+    },
+  },
+  {
+    engine: turso,
+    promise: "guards refuse: half a character",
+    shown: "Half a character, as an escape in JSON, is left out when it is read",
+    holds: async (asked) => {
+      await asked.given(`INSERT INTO tasks (id, queue, state, ready_condition) VALUES (9, 'q', 'parked', '{"kind":"event_seen","event":"half \\ud83d"}')`, `INSERT INTO events (kind, at_ms) VALUES ('half ', ${NOW})`);
+      expect(await asked.rows("SELECT task_id FROM would_release_tasks")).toEqual([{ task_id: 9 }]);
     },
   },
   { engine: turso, promise: "guards refuse: a lease of no task", shown: NO_FOREIGN_KEYS, holds: leaseOfNothing },

@@ -1,6 +1,6 @@
 import { expect } from "vitest";
 import { queue } from "../scripts/lib/queue.js";
-import { MALFORMED } from "./fixtures.js";
+import { HALVES, MALFORMED } from "./fixtures.js";
 import { everything, NOW, onEachEngine } from "./support.js";
 
 const T = '{"kind":"manual"}';
@@ -44,7 +44,7 @@ onEachEngine("ready conditions", (test) => {
     await db.given("INSERT INTO tasks (id, queue) VALUES (1, 'q'), (2, 'q'), (3, 'q'); INSERT INTO tasks (id, queue, state, ready_condition) VALUES (4, 'q', 'parked', '{\"kind\":\"event_seen\",\"event\":\"e\"}');");
     await queue.claim(db.queue, { queue: "q", worker: "w", token: "t", lease_ms: 60_000 });
     const before = await everything(db);
-    for (const [condition, reason] of MALFORMED) {
+    for (const [condition, reason] of [...MALFORMED, ...HALVES]) {
       const message = `ready_condition refused: ${reason}`;
       await expect(db.client.execute(`INSERT INTO tasks (queue, state, ready_condition) VALUES ('q', 'parked', ${quoted(condition)})`), `inserted: ${condition}`).rejects.toThrow(message);
       await expect(db.client.execute(`UPDATE tasks SET state = 'parked', ready_condition = ${quoted(condition)} WHERE id = 2`), `updated: ${condition}`).rejects.toThrow(message);
